@@ -41,7 +41,7 @@ static cresnet_output output_to(struct results *r) {
     return output;
 }
 
-static void results_are_close_to_those_of_the_cpu(void) {
+TEST(results_are_close_to_those_of_the_cpu) {
     static const struct {
         const char *precision;
         double      bound;
@@ -75,7 +75,7 @@ static void results_are_close_to_those_of_the_cpu(void) {
 }
 
 /* The stream fills the tensor only after a delay: a model that did not wait would read zeros. */
-static void tensors_in_gpu_memory_wait_for_their_stream(void) {
+TEST(tensors_in_gpu_memory_wait_for_their_stream) {
     static struct results want, got;
     static float          values[IMAGES * API_PIXELS];
     cresnet_error         error;
@@ -121,7 +121,7 @@ static void tensors_in_gpu_memory_wait_for_their_stream(void) {
 }
 
 /* One tensor for each image, in reverse order: at addresses that are multiples of 16 bytes, and at odd ones. */
-static void scattered_tensors_in_gpu_memory_are_gathered(void) {
+TEST(scattered_tensors_in_gpu_memory_are_gathered) {
     static struct results want, got;
     cresnet_tensor        list[IMAGES];
     cresnet_error         error;
@@ -171,7 +171,7 @@ static void *call_often(void *argument) {
     return NULL;
 }
 
-static void threads_share_a_model_and_keep_their_gpu(void) {
+TEST(threads_share_a_model_and_keep_their_gpu) {
     static struct results want;
     cresnet_error         error;
     pthread_t             thread[THREADS];
@@ -229,7 +229,7 @@ static void *call_with_parts(void *argument) {
     return NULL;
 }
 
-static void overlapping_calls_get_their_own_results(void) {
+TEST(overlapping_calls_get_their_own_results) {
     static struct results     want;
     static struct overlapping caller[THREADS];
     cresnet_error             error;
@@ -260,7 +260,7 @@ static void overlapping_calls_get_their_own_results(void) {
     (void)cudaFree(device);
 }
 
-static void a_gpu_that_does_not_exist_is_an_error(void) {
+TEST(a_gpu_that_does_not_exist_is_an_error) {
     cresnet_options options;
     cresnet_model  *model;
     cresnet_error   error;
@@ -271,12 +271,3 @@ static void a_gpu_that_does_not_exist_is_an_error(void) {
     CHECK_CALL(cresnet_open(run, &options, &model, &error), CRESNET_ERROR_DEVICE);
     CHECK_HAS(error.text, "77");
 }
-
-static void the_folder_is_removed(void) {
-    if (*run) drop_folder(dir);
-}
-
-TESTS(CASE(results_are_close_to_those_of_the_cpu), CASE(tensors_in_gpu_memory_wait_for_their_stream),
-      CASE(scattered_tensors_in_gpu_memory_are_gathered), CASE(threads_share_a_model_and_keep_their_gpu),
-      CASE(overlapping_calls_get_their_own_results), CASE(a_gpu_that_does_not_exist_is_an_error),
-      CASE(the_folder_is_removed))

@@ -71,7 +71,7 @@ static void verify(const char *shortcut, enum cr_dtype real, int batch) {
     cr_device_close(cpu);
 }
 
-static void few_images(void) {
+TEST(few_images) {
     NEED_GPU();
     verify("model.shortcut=A", CR_F16, 5);
     verify("model.shortcut=A", CR_BF16, 1);
@@ -79,12 +79,12 @@ static void few_images(void) {
 }
 /* More than half as many images as multiprocessors: the first blocks of a launch have no image, and one of them stores
  * the results of the BN. */
-static void blocks_without_image(void) {
+TEST(blocks_without_image) {
     NEED_GPU();
     verify("model.shortcut=A", CR_F16, 70);
 }
 /* More images than multiprocessors. */
-static void many_images(void) {
+TEST(many_images) {
     NEED_GPU();
     verify("model.shortcut=A", CR_BF16, 150);
 }
@@ -120,7 +120,7 @@ static cr_status train(enum cr_dtype real, bool chains, int steps, struct outcom
 }
 
 /* The order of the sums differs, and 16-bit activations may be rounded to the other side. */
-static void a_step_is_nearly_that_without_chains(void) {
+TEST(a_step_is_nearly_that_without_chains) {
     NEED_GPU();
     for (int half = 0; half < 2; half++) {
         struct outcome apart, chained;
@@ -132,7 +132,7 @@ static void a_step_is_nearly_that_without_chains(void) {
     }
 }
 
-static void every_training_gives_the_same_values(void) {
+TEST(every_training_gives_the_same_values) {
     NEED_GPU();
     struct outcome first, again;
     REQUIRE_OK(train(CR_F16, true, 40, &first));
@@ -142,6 +142,3 @@ static void every_training_gives_the_same_values(void) {
     cr_free(first.values);
     cr_free(again.values);
 }
-
-TESTS(CASE(few_images), CASE(blocks_without_image), CASE(many_images), CASE(a_step_is_nearly_that_without_chains),
-      CASE(every_training_gives_the_same_values))

@@ -92,14 +92,9 @@ static void compare_network(const struct network *network, const char *device) {
         CHECK(memcmp(got[1].at[i].scale, got[0].at[i].scale, (size_t)want.at[i].elems * sizeof(float)) == 0);
     cr_calibration_free(&want);
     for (int k = 0; k < 2; k++) cr_calibration_free(&got[k]);
-    drop_folder(r.dir);
 }
 
-static void scales_equal_those_of_the_cpu(void) {
+TEST(scales_equal_those_of_the_cpu) {
     NEED_GPU();
-    cr_log_quiet(true);
     for (size_t i = 0; i < CR_COUNT(networks); i++) compare_network(&networks[i], "train.device=cuda");
-    cr_log_quiet(false);
 }
-
-TESTS(CASE(scales_equal_those_of_the_cpu))

@@ -198,17 +198,15 @@ static void run_layers(enum form form) {
     CHECK(runs > 0); /* all other GPUs have a kernel for 64 channels */
 }
 
-static void forward(void) {
+TEST(forward) {
     NEED_GPU();
     run_layers(FORWARD);
 }
-static void gradient(void) {
+TEST(gradient) {
     NEED_GPU();
     run_layers(GRADIENT);
 }
-static void gradient_of_bn_and_relu(void) {
+TEST(gradient_of_bn_and_relu) {
     NEED_GPU();
     run_layers(GRADIENT_OF_BN);
 }
-
-TESTS(CASE(forward), CASE(gradient), CASE(gradient_of_bn_and_relu))

@@ -171,17 +171,17 @@ static void check_delayed(enum cr_dtype real) {
 
 /* ---- cases ---- */
 
-static void many_delayed_steps_in_fp32(void) {
+TEST(many_delayed_steps_in_fp32) {
     NEED_GPU();
     check_delayed(CR_F32);
 }
 
-static void many_delayed_steps_in_fp16(void) {
+TEST(many_delayed_steps_in_fp16) {
     NEED_GPU();
     check_delayed(CR_F16);
 }
 
-static void offloading_without_delays_changes_nothing(void) {
+TEST(offloading_without_delays_changes_nothing) {
     NEED_GPU();
     struct batches *b = draw_batches();
     struct outcome  plain, with;
@@ -206,7 +206,7 @@ static void forget_waits_of_copies_out(struct cr_program *p) {
 }
 
 /* The test must be able to fail. */
-static void missing_waits_are_detected(void) {
+TEST(missing_waits_are_detected) {
     NEED_GPU();
     static void (*const spoils[])(struct cr_program *) = {forget_waits_of_copies_in, forget_waits_of_copies_out};
     struct batches *b                                  = draw_batches();
@@ -225,7 +225,7 @@ static void missing_waits_are_detected(void) {
 
 /* Rates that the plan assumes: both directions together, and the fixed time of a copy. Only logged: a machine may be
  * slow. */
-static void rates_of_copies_are_measured(void) {
+TEST(rates_of_copies_are_measured) {
     NEED_GPU();
     struct run            r;
     struct cr_cost_table *costs = NULL;
@@ -242,6 +242,3 @@ static void rates_of_copies_are_measured(void) {
     cr_cost_table_close(costs);
     run_close(&r);
 }
-
-TESTS(CASE(rates_of_copies_are_measured), CASE(offloading_without_delays_changes_nothing),
-      CASE(missing_waits_are_detected), CASE(many_delayed_steps_in_fp32), CASE(many_delayed_steps_in_fp16))

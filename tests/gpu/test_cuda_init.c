@@ -105,7 +105,7 @@ static bool is_zero(const char *bytes, size_t count) {
     return true;
 }
 
-static void values_are_those_of_the_cpu(void) {
+TEST(values_are_those_of_the_cpu) {
     static const struct {
         int64_t            seed;
         enum cr_init       init;
@@ -130,7 +130,7 @@ static void values_are_those_of_the_cpu(void) {
     }
 }
 
-static void other_elements_are_zero(void) {
+TEST(other_elements_are_zero) {
     NEED_GPU();
     struct net n;
     double     state[CR_STATE_COUNT];
@@ -144,5 +144,3 @@ static void other_elements_are_zero(void) {
     for (int i = 1; i < CR_STATE_COUNT; i++) CHECK(state[i] == 0);
     net_close(&n);
 }
-
-TESTS(CASE(values_are_those_of_the_cpu), CASE(other_elements_are_zero))

@@ -88,7 +88,7 @@ static int count_equal(const struct rig *r, int places) {
     return equal;
 }
 
-static void made_files_have_the_cpus_pixels(void) {
+TEST(made_files_have_the_cpus_pixels) {
     static const struct jpeg_form forms[] = {
         {1, 1, 90, 331, 257, .noise = true}, {2, 1, 75, 300, 200, .optimize = true},
         {1, 2, 60, 129, 190, .restart = 0},  {2, 2, 85, 401, 333, .restart = 0},
@@ -118,7 +118,7 @@ static void made_files_have_the_cpus_pixels(void) {
 }
 
 /* Each file is cut, or one of its bytes is changed. What the GPU accepts, the CPU accepts with the same pixels. */
-static void damaged_files_come_back(void) {
+TEST(damaged_files_come_back) {
     static const struct jpeg_form form = {2, 2, 85, 401, 333, .restart = 0};
     NEED_GPU();
     struct rig    r;
@@ -146,7 +146,7 @@ static void damaged_files_come_back(void) {
 }
 
 /* Photos of many cameras and encoders, and the time of their decoding. */
-static void photos_have_the_cpus_pixels(void) {
+TEST(photos_have_the_cpus_pixels) {
     struct cr_arena arena = {0};
     const char    **path;
     char            folder[PATH_MAX];
@@ -185,5 +185,3 @@ static void photos_have_the_cpus_pixels(void) {
     cr_arena_free(&arena);
     rig_close(&r);
 }
-
-TESTS(CASE(made_files_have_the_cpus_pixels), CASE(damaged_files_come_back), CASE(photos_have_the_cpus_pixels))

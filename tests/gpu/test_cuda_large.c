@@ -208,7 +208,7 @@ static void conv_check(const char *kernel) {
     check_pixels(kernel, 1, conv_want);
 }
 
-static void convolution(void) {
+TEST(convolution) {
     NEED_LARGE();
     struct cr_op op       = cr_op_make(CR_OP_conv, CR_NONE);
     op.attr.conv.stride   = 1;
@@ -228,7 +228,7 @@ static void dgrad_check(const char *kernel) {
     check_pixels(kernel, 3, dgrad_want);
 }
 
-static void data_gradient(void) {
+TEST(data_gradient) {
     NEED_LARGE();
     struct cr_op op              = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
     op.attr.conv.stride          = 1;
@@ -246,7 +246,7 @@ static void wgrad_check(const char *kernel) {
     check_sums(kernel, small_at(1), C * C, wgrad_want, 2e-2);
 }
 
-static void filter_gradient(void) {
+TEST(filter_gradient) {
     NEED_LARGE();
     for (int r = 0; r < PERIOD; r++)
         for (int k = 0; k < C; k++)
@@ -271,7 +271,7 @@ static void sums_check(const char *kernel) {
     check_sums(kernel, small_at(2 + 5), 2 * C, sums_expected, 2e-2);
 }
 
-static void bn_sums(void) {
+TEST(bn_sums) {
     NEED_LARGE();
     struct cr_op op             = cr_op_make(CR_OP_bn_sums, CR_NONE);
     op.in[CR_IN_bn_sums_x]      = g.image[0];
@@ -286,7 +286,7 @@ static void apply_check(const char *kernel) {
     check_pixels(kernel, 3, apply_want);
 }
 
-static void bn_apply_with_add(void) {
+TEST(bn_apply_with_add) {
     NEED_LARGE();
     struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
     op.attr.bn.relu                  = true;
@@ -304,7 +304,7 @@ static void grad_apply_check(const char *kernel) {
     check_pixels(kernel, 3, grad_apply_want);
 }
 
-static void gradient_of_bn(void) {
+TEST(gradient_of_bn) {
     NEED_LARGE();
     struct cr_op op                   = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
     op.in[CR_IN_bn_grad_apply_dy]     = g.image[2];
@@ -321,7 +321,7 @@ static void relu_grad_check(const char *kernel) {
     check_pixels(kernel, 3, relu_grad_want);
 }
 
-static void gradient_of_relu(void) {
+TEST(gradient_of_relu) {
     NEED_LARGE();
     struct cr_op op             = cr_op_make(CR_OP_relu_grad, CR_NONE);
     op.in[CR_IN_relu_grad_dy]   = g.image[2];
@@ -329,6 +329,3 @@ static void gradient_of_relu(void) {
     op.out[CR_OUT_relu_grad_dx] = g.image[3];
     run_kernels(op, relu_grad_check);
 }
-
-TESTS(CASE(convolution), CASE(data_gradient), CASE(filter_gradient), CASE(bn_sums), CASE(bn_apply_with_add),
-      CASE(gradient_of_bn), CASE(gradient_of_relu))

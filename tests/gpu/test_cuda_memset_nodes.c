@@ -21,7 +21,7 @@ static struct fill fill_number(int i) {
     return (struct fill){.at = at, .bytes = i % 4 ? (size_t)(i * i * 17 % 9001 + 2) : (size_t)(i % 40 + 1), .value = i};
 }
 
-static void fills_write_their_bytes(void) {
+TEST(fills_write_their_bytes) {
     NEED_GPU();
     static unsigned char           expected[BYTES], found[BYTES];
     const struct cr_device_options options = {.deterministic = true};
@@ -64,7 +64,7 @@ static cudaError_t capture_fills_around_an_operation(uint32_t *words, batch_mem_
     return error;
 }
 
-static void memory_operations_stay(void) {
+TEST(memory_operations_stay) {
     NEED_GPU();
     const uint32_t                 expected[WORDS] = {0x01010101, 0x01010101, 0x01010101, 7,
                                                       0x02020202, 0x02020202, 0x02020202, 0x02020202};
@@ -89,5 +89,3 @@ static void memory_operations_stay(void) {
     (void)cudaFree(words);
     cr_device_close(device);
 }
-
-TESTS(CASE(fills_write_their_bytes), CASE(memory_operations_stay))

@@ -6,10 +6,9 @@
 #include "tests/harness/test_gpu.h"
 #include "training/training.h"
 
-static void zeros_remain_zero(void) {
+TEST(zeros_remain_zero) {
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=fp16", "train.precision=bf16"};
     NEED_GPU();
-    cr_log_quiet(true);
     for (size_t k = 0; k < CR_COUNT(precisions); k++) {
         char               dir[SUPPORT_PATH], path[SUPPORT_PATH];
         struct pruned      a, b;
@@ -36,9 +35,7 @@ static void zeros_remain_zero(void) {
         CHECK(pruned_same(&a, &b));
         pruned_close(&a);
         pruned_close(&b);
-        drop_folder(dir);
     }
-    cr_log_quiet(false);
 }
 
 static cr_status train(const char *dir, const char *name, const char *precision, const char *steps,
@@ -84,11 +81,10 @@ static bool same_file(const char *dir, const char *a, const char *b, const char 
     return same;
 }
 
-static void resumed_runs_are_bitwise_identical(void) {
+TEST(resumed_runs_are_bitwise_identical) {
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=fp16"};
     char                     dir[SUPPORT_PATH];
     NEED_GPU();
-    cr_log_quiet(true);
     for (size_t k = 0; k < CR_COUNT(precisions); k++) {
         make_folder(dir);
         REQUIRE_OK(train(dir, "whole", precisions[k], "train.steps=0", NULL));
@@ -101,9 +97,5 @@ static void resumed_runs_are_bitwise_identical(void) {
             CHECK(same_file(dir, "whole", name, "model.safetensors"));
             CHECK(same_file(dir, "whole", name, "state.safetensors"));
         }
-        drop_folder(dir);
     }
-    cr_log_quiet(false);
 }
-
-TESTS(CASE(zeros_remain_zero), CASE(resumed_runs_are_bitwise_identical))

@@ -56,7 +56,6 @@ static void check_many_like_one(int gpus, const char *transport) {
     fprintf(stderr, "    %d GPUs: first step %.1e, largest of 50 %.1e; two variants of one GPU: %.1e\n", gpus,
             relative(one[0], many[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
-    finish(&r);
 }
 
 /* Whether two GPUs of this machine can access each other's memory. */
@@ -65,7 +64,6 @@ static bool has_peers(void) {
     prepare(&r);
     give(&r, "train.precision=fp32");
     const int code = TRAIN(2, &r, "peers", "train.batch=12", "train.steps=1", "ranks.transport=peer");
-    finish(&r);
     CHECK(code == 0 || code == cr_status_exit(CR_ERR_CONFIG));
     return code == 0;
 }
@@ -75,27 +73,27 @@ static bool has_peers(void) {
         if (!has_peers()) SKIP("two GPUs that reach each other's memory are needed");                                  \
     } while (0)
 
-static void two_gpus_train_like_one(void) {
+TEST(two_gpus_train_like_one) {
     NEED_TWO_GPUS();
     check_many_like_one(2, "ranks.transport=nccl");
 }
-static void two_peers_train_like_one(void) {
+TEST(two_peers_train_like_one) {
     NEED_PEERS();
     check_many_like_one(2, "ranks.transport=peer");
 }
 
-static void four_gpus_train_like_one(void) {
+TEST(four_gpus_train_like_one) {
     NEED_FOUR_GPUS();
     check_many_like_one(4, "ranks.transport=nccl");
 }
-static void four_peers_train_like_one(void) {
+TEST(four_peers_train_like_one) {
     NEED_FOUR_GPUS();
     NEED_PEERS();
     check_many_like_one(4, "ranks.transport=peer");
 }
 
 /* Sums over four ranks are added in the order of ranks: always the same, however gradients are split. */
-static void four_peers_give_the_same_bits(void) {
+TEST(four_peers_give_the_same_bits) {
     NEED_FOUR_GPUS();
     NEED_PEERS();
     static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
@@ -110,13 +108,12 @@ static void four_peers_give_the_same_bits(void) {
         CHECK(TRAIN(4, &r, "c", "train.batch=6", "train.steps=12", "ranks.bucket_mib=25") == 0);
         CHECK(same_weights(&r, "a", "b"));
         CHECK(same_weights(&r, "a", "c"));
-        finish(&r);
     }
 }
 
 /* A sum of two has only one order, for either transport. The wide network has a bucket of more than one piece of 32
  * MiB. */
-static void peers_give_the_bits_of_nccl(void) {
+TEST(peers_give_the_bits_of_nccl) {
     NEED_PEERS();
     static const char *const values[][2] = {{"train.precision=fp32", "ranks.bucket_mib=0.004"},
                                             {"train.precision=fp16", "ranks.bucket_mib=0.02"},
@@ -133,11 +130,10 @@ static void peers_give_the_bits_of_nccl(void) {
         CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.transport=auto") == 0);
         CHECK(same_weights(&r, "a", "b"));
         CHECK(same_weights(&r, "a", "c"));
-        finish(&r);
     }
 }
 
-static void fp16_with_a_moving_scale(void) {
+TEST(fp16_with_a_moving_scale) {
     NEED_TWO_GPUS();
     struct run r;
     double     one[STEPS_MAX], two[STEPS_MAX], half[STEPS_MAX];
@@ -149,10 +145,9 @@ static void fp16_with_a_moving_scale(void) {
     CHECK(TRAIN(2, &r, "half", "train.batch=12", "train.steps=30", "ranks.reduce=fp16") == 0);
     REQUIRE(losses_of(&r, "one", one) == 30 && losses_of(&r, "two", two) == 30 && losses_of(&r, "half", half) == 30);
     for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 0.01 && relative(two[i], half[i]) <= 0.02);
-    finish(&r);
 }
 
-static void the_same_gpus_give_the_same_bits(void) {
+TEST(the_same_gpus_give_the_same_bits) {
     NEED_TWO_GPUS();
     static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
     for (size_t i = 0; i < CR_COUNT(precision); i++) {
@@ -165,11 +160,10 @@ static void the_same_gpus_give_the_same_bits(void) {
         CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.bucket_mib=25") ==
               0); /* other buckets: a sum of two has only one order */
         CHECK(same_weights(&r, "a", "c"));
-        finish(&r);
     }
 }
 
-static void measured_kernels_are_the_same_on_both(void) {
+TEST(measured_kernels_are_the_same_on_both) {
     NEED_TWO_GPUS();
     struct run r;
     prepare_run(&r);
@@ -180,10 +174,9 @@ static void measured_kernels_are_the_same_on_both(void) {
     CHECK(TRAIN(2, &r, "b", "train.batch=16", "train.steps=3") == 0); /* and has the times now */
     CHECK(same_weights(&r, "a", "b"));
     unsetenv("CRESNET_CACHE");
-    finish(&r);
 }
 
-static void two_save_and_one_goes_on(void) {
+TEST(two_save_and_one_goes_on) {
     NEED_TWO_GPUS();
     struct run r;
     double     whole[STEPS_MAX], parts[STEPS_MAX];
@@ -195,7 +188,6 @@ static void two_save_and_one_goes_on(void) {
     CHECK(RESUME(1, &r, "parts", "train.steps=20") == 0);
     REQUIRE(losses_of(&r, "whole", whole) == 20 && losses_of(&r, "parts", parts) == 20);
     for (int i = 11; i < 16; i++) CHECK(relative(whole[i], parts[i]) <= 1e-4);
-    finish(&r);
 }
 
 /* ---- SyncBN with BN statistics from Gram matrices ---- */
@@ -210,7 +202,7 @@ static void prepare_bottleneck(struct run *r) {
     give(r, "model.sync_bn=yes");
 }
 
-static void gram_matrices_of_two_are_like_one(void) {
+TEST(gram_matrices_of_two_are_like_one) {
     NEED_TWO_GPUS();
     struct run r;
     double     one[STEPS_MAX], plain[STEPS_MAX], two[STEPS_MAX], far = 0;
@@ -227,11 +219,10 @@ static void gram_matrices_of_two_are_like_one(void) {
     for (int i = 0; i < 20; i++) far = fmax(far, relative(one[i], two[i]));
     fprintf(stderr, "    two GPUs, Gram matrices: first step %.1e, largest of 20 %.1e\n", relative(one[0], two[0]),
             far);
-    finish(&r);
 }
 
 /* With measured times rank 0 chooses, and the other rank has the same program: else its training ends with an error. */
-static void both_choose_the_same_gram_matrices(void) {
+TEST(both_choose_the_same_gram_matrices) {
     NEED_TWO_GPUS();
     struct run r;
     prepare_bottleneck(&r);
@@ -242,7 +233,6 @@ static void both_choose_the_same_gram_matrices(void) {
     CHECK(TRAIN(2, &r, "b", "train.batch=32", "train.steps=3", "train.gram_bn=auto") == 0);
     CHECK(same_weights(&r, "a", "b"));
     unsetenv("CRESNET_CACHE");
-    finish(&r);
 }
 
 /* ---- a rank that dies ---- */
@@ -290,29 +280,21 @@ static void check_death(int number, const char *transport) {
     waitpid(pid[1], &state, 0);
     ranks_timeout_s = 30;
     cr_comm_shared_free(shared);
-    finish(&r);
 }
 
-static void a_killed_rank_ends_the_run(void) {
+TEST(a_killed_rank_ends_the_run) {
     NEED_TWO_GPUS();
     check_death(SIGKILL, "ranks.transport=nccl");
 }
-static void a_killed_peer_ends_the_run(void) {
+TEST(a_killed_peer_ends_the_run) {
     NEED_PEERS();
     check_death(SIGKILL, "ranks.transport=peer");
 }
-static void a_stopped_peer_ends_the_run(void) {
+TEST(a_stopped_peer_ends_the_run) {
     NEED_PEERS();
     check_death(SIGSTOP, "ranks.transport=peer");
 }
-static void a_stopped_rank_ends_the_run(void) {
+TEST(a_stopped_rank_ends_the_run) {
     NEED_TWO_GPUS();
     check_death(SIGSTOP, "ranks.transport=nccl");
 }
-
-TESTS(CASE(two_gpus_train_like_one), CASE(two_peers_train_like_one), CASE(four_gpus_train_like_one),
-      CASE(four_peers_train_like_one), CASE(four_peers_give_the_same_bits), CASE(peers_give_the_bits_of_nccl),
-      CASE(fp16_with_a_moving_scale), CASE(the_same_gpus_give_the_same_bits),
-      CASE(measured_kernels_are_the_same_on_both), CASE(gram_matrices_of_two_are_like_one),
-      CASE(both_choose_the_same_gram_matrices), CASE(two_save_and_one_goes_on), CASE(a_killed_rank_ends_the_run),
-      CASE(a_stopped_rank_ends_the_run), CASE(a_killed_peer_ends_the_run), CASE(a_stopped_peer_ends_the_run))

@@ -62,7 +62,7 @@ static int count_shared(struct cr_device *device, const char *what, bool backgro
     return shared;
 }
 
-static void a_quiet_gpu_is_not_shared(void) {
+TEST(a_quiet_gpu_is_not_shared) {
     NEED_GPU();
     struct cr_device *device = open_gpu();
     REQUIRE(device);
@@ -75,7 +75,7 @@ static void a_quiet_gpu_is_not_shared(void) {
     cr_device_close(device);
 }
 
-static void work_of_another_stream_is_detected(void) {
+TEST(work_of_another_stream_is_detected) {
     NEED_GPU();
     if (getenv("CRESNET_TEST_SHARED")) SKIP("another process uses the GPU");
     struct cr_device *device = open_gpu();
@@ -83,5 +83,3 @@ static void work_of_another_stream_is_detected(void) {
     CHECK(count_shared(device, "next to another stream", true) > TESTS_MADE / 2);
     cr_device_close(device);
 }
-
-TESTS(CASE(a_quiet_gpu_is_not_shared), CASE(work_of_another_stream_is_detected))

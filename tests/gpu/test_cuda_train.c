@@ -23,7 +23,6 @@ static cr_status run_open(struct run *r, const char *const *more, int count) {
     const char *overrides[24] = {"train.device=cuda", "model.arch=custom",   "model.depths=1,1",   "model.widths=16,32",
                                  "model.classes=10",  "data.kind=synthetic", "data.image_size=32", "train.batch=16"};
     int         n             = 8;
-    cr_log_quiet(true);
     for (int i = 0; i < count; i++) overrides[n++] = more[i];
     *r = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, n));
@@ -95,13 +94,13 @@ static void check_captured(const char *const *more, int count) {
     run_close(&b);
 }
 
-static void captured_graph_equals_launches(void) {
+TEST(captured_graph_equals_launches) {
     NEED_GPU();
     for (size_t p = 0; p < CR_COUNT(precisions); p++) check_captured(&precisions[p], 1);
 }
 
 /* Other update rules, averages, masks, mixed images and layers. */
-static void captured_graph_equals_launches_with_all_options(void) {
+TEST(captured_graph_equals_launches_with_all_options) {
     static const char *const sets[][6] = {{"train.precision=fp16", "optim.kind=adamw", "optim.lr=0.001",
                                            "ema.decay=0.9", "data.mixup=0.4", "data.erase=0.5"},
                                           {"train.precision=bf16", "optim.kind=lars", "prune.sparsity=0.5",
@@ -112,7 +111,7 @@ static void captured_graph_equals_launches_with_all_options(void) {
     for (size_t i = 0; i < CR_COUNT(sets); i++) check_captured(sets[i], 6);
 }
 
-static void it_learns_in_every_precision(void) {
+TEST(it_learns_in_every_precision) {
     NEED_GPU();
     double fp32 = 0;
     for (size_t p = 0; p < CR_COUNT(precisions); p++) {
@@ -130,7 +129,7 @@ static void it_learns_in_every_precision(void) {
     }
 }
 
-static void nothing_is_allocated_after_the_first_step(void) {
+TEST(nothing_is_allocated_after_the_first_step) {
     NEED_GPU();
     struct run            r;
     struct cr_exec_result last;
@@ -147,7 +146,7 @@ static void nothing_is_allocated_after_the_first_step(void) {
 }
 
 /* A loss scale at which every gradient overflows: updates are skipped and the scale is halved until they are finite. */
-static void an_overflow_skips_the_update_and_halves_the_scale(void) {
+TEST(an_overflow_skips_the_update_and_halves_the_scale) {
     NEED_GPU();
     struct run            r;
     struct cr_exec_result result;
@@ -168,7 +167,7 @@ static void an_overflow_skips_the_update_and_halves_the_scale(void) {
     run_close(&r);
 }
 
-static void a_static_scale_does_not_change(void) {
+TEST(a_static_scale_does_not_change) {
     NEED_GPU();
     struct run            r;
     struct cr_exec_result result;
@@ -178,7 +177,7 @@ static void a_static_scale_does_not_change(void) {
     run_close(&r);
 }
 
-static void invalid_settings_are_refused(void) {
+TEST(invalid_settings_are_refused) {
     NEED_GPU();
     struct run r;
     CHECK_STATUS(OPEN(&r, "train.gpu=99"), CR_ERR_DEVICE);
@@ -189,8 +188,3 @@ static void invalid_settings_are_refused(void) {
     CHECK_HAS(cr_error_message(), "train.batch");
     run_close(&r);
 }
-
-TESTS(CASE(captured_graph_equals_launches), CASE(captured_graph_equals_launches_with_all_options),
-      CASE(it_learns_in_every_precision), CASE(nothing_is_allocated_after_the_first_step),
-      CASE(an_overflow_skips_the_update_and_halves_the_scale), CASE(a_static_scale_does_not_change),
-      CASE(invalid_settings_are_refused))

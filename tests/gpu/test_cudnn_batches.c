@@ -37,7 +37,7 @@ static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math,
 }
 
 /* cuDNN refuses what cr_cudnn_may_have refuses; and cr_cudnn_may_have accepts the neighbouring cases. */
-static void refusals_without_a_query_are_correct(void) {
+TEST(refusals_without_a_query_are_correct) {
     NEED_LIBRARIES();
     static const struct {
         enum cr_dtype        real;
@@ -86,7 +86,7 @@ static void check_slices(const struct shape_of_conv *s, int64_t count, int64_t i
     CHECK_INT(sum, s->N);
 }
 
-static void large_batches_are_split(void) {
+TEST(large_batches_are_split) {
     check_slices(&(struct shape_of_conv){(1 << 22) - 1, 8, 8, 8, 3, 1, 1}, 1,
                  (1 << 22) - 1); /* 512 elements per image */
     check_slices(&(struct shape_of_conv){1 << 22, 8, 8, 8, 3, 1, 1}, 2, 1 << 21);
@@ -104,7 +104,7 @@ static void large_batches_are_split(void) {
     CHECK(!cr_cudnn_slices_of(&huge, &slices)); /* y of one image has 2^33 elements */
 }
 
-static void slices_of_a_sum_add_to_it(void) {
+TEST(slices_of_a_sum_add_to_it) {
     const struct shape_of_conv  s      = {1 << 22, 8, 8, 8, 3, 1, 1};
     const struct cudnn_slices   slices = {.count = 2, .images = 1 << 21};
     const struct cudnn_conv_key wide   = key_for(WGRAD, CR_F32, CR_MATH_F32, &s),
@@ -114,7 +114,7 @@ static void slices_of_a_sum_add_to_it(void) {
     CHECK_INT(cr_cudnn_slice_key(&half, &slices, 1).accumulate, 0); /* the conversion adds */
 }
 
-static void large_batches_are_supported(void) {
+TEST(large_batches_are_supported) {
     NEED_LIBRARIES();
     const struct shape_of_conv s = {1 << 20, 32, 16, 16, 3, 1, 1};
     for (int form = 0; form < FORMS; form++) {
@@ -126,6 +126,3 @@ static void large_batches_are_supported(void) {
         alone_close(&a);
     }
 }
-
-TESTS(CASE(refusals_without_a_query_are_correct), CASE(large_batches_are_split), CASE(slices_of_a_sum_add_to_it),
-      CASE(large_batches_are_supported))

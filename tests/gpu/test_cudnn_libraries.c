@@ -123,7 +123,7 @@ static bool lists_files(void) {
     return good;
 }
 
-static void libraries_are_opened_once(void) {
+TEST(libraries_are_opened_once) {
     for (int i = 0; i < 5; i++) CHECK(in_process(some_begin));
     CHECK(in_process(none_begins));
     CHECK(in_process(begins_in_another_thread));
@@ -131,8 +131,6 @@ static void libraries_are_opened_once(void) {
     CHECK(in_process(names_what_is_missing));
 }
 
-static void files_are_listed(void) {
+TEST(files_are_listed) {
     CHECK(in_process(lists_files));
 }
-
-TESTS(CASE(libraries_are_opened_once), CASE(files_are_listed))

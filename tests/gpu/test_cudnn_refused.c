@@ -15,7 +15,7 @@ static void check(struct cudnn_conv_key k, size_t version, int64_t first, int64_
     CHECK_INT(refused[1], second);
 }
 
-static void versions_of_the_table(void) {
+TEST(versions_of_the_table) {
     const size_t refusing[] = {90000, 90800, 91900, 99999}, others[] = {0, 8907, 89999, 100000};
     for (size_t i = 0; i < CR_COUNT(refusing); i++) {
         check(key(CR_CUDNN_FORWARD, CUDNN_DATA_HALF, 0), refusing[i], 47, -1);
@@ -28,7 +28,7 @@ static void versions_of_the_table(void) {
 }
 
 /* Both ends of a range belong to it. */
-static void ends_of_a_range(void) {
+TEST(ends_of_a_range) {
     const struct cudnn_refused_engine entry = {
         .kind = CR_CUDNN_DGRAD, .type = CUDNN_DATA_FLOAT, .engine = 3, .from = 91000, .to = 91201};
     const struct cudnn_conv_key k = key(CR_CUDNN_DGRAD, CUDNN_DATA_FLOAT, CR_CUDNN_ADD);
@@ -40,7 +40,7 @@ static void ends_of_a_range(void) {
 }
 
 /* Every entry has a reason and a range that is not empty, and no list overflows. */
-static void entries_are_complete(void) {
+TEST(entries_are_complete) {
     for (int i = 0; i < cr_cudnn_refused_count; i++) {
         const struct cudnn_refused_engine *e = &cr_cudnn_refused_table[i];
         const struct cudnn_conv_key        k = key(e->kind, e->type, e->uses);
@@ -50,5 +50,3 @@ static void entries_are_complete(void) {
         CHECK(refused[0] == e->engine || refused[1] == e->engine);
     }
 }
-
-TESTS(CASE(versions_of_the_table), CASE(ends_of_a_range), CASE(entries_are_complete))

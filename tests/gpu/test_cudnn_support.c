@@ -113,7 +113,7 @@ static void query_config(int cc, const struct precision *precision, const char *
 /* ---- cases ---- */
 
 /* Fused forms with sums or with mask bits need multiples of 8 channels; other networks must get plain forms. */
-static void networks_with_any_number_of_channels_have_kernels(void) {
+TEST(networks_with_any_number_of_channels_have_kernels) {
     NEED_LIBRARIES();
     static const char *const widths[] = {NULL, "model.widths=8,12,16", "model.widths=5,7,9"};
     for (size_t i = 0; i < CR_COUNT(capabilities) * CR_COUNT(precisions) * CR_COUNT(widths); i++)
@@ -123,7 +123,7 @@ static void networks_with_any_number_of_channels_have_kernels(void) {
 }
 
 /* What cuDNN says about an offline device depends on the GPUs that it can see: see cr_cudnn_device_open_offline. */
-static void offline_queries_see_no_gpu(void) {
+TEST(offline_queries_see_no_gpu) {
     NEED_LIBRARIES();
     struct alone a;
     int          count = 0;
@@ -148,7 +148,7 @@ static bool is_supported(enum cr_dtype real, enum cr_math math, int64_t P) {
     return yes;
 }
 
-static void unsupported_ops_are_refused(void) {
+TEST(unsupported_ops_are_refused) {
     NEED_LIBRARIES();
     CHECK(is_supported(CR_F32, CR_MATH_F32, 8));
     CHECK(is_supported(CR_F32, CR_MATH_TF32, 8));
@@ -201,7 +201,7 @@ static void wide_dgrad_add(struct alone *a) {
     a->op.in[CR_IN_conv_dgrad_add] = tensor(a, "wide", CR_F32, 2, 8, 8, 16);
 }
 
-static void slot_types_are_checked(void) {
+TEST(slot_types_are_checked) {
     NEED_LIBRARIES();
     CHECK(form_is_supported(ACT_SUMS, NULL));
     CHECK(!form_is_supported(ACT_SUMS, wide_scale_bias));
@@ -221,7 +221,7 @@ static void slot_types_are_checked(void) {
 }
 
 /* Our own kernels, which come after cuDNN's, support a plain convolution in every type, without fused options. */
-static void own_convolution_kernels_are_plain(void) {
+TEST(own_convolution_kernels_are_plain) {
     const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
     for (size_t i = 0; i < CR_COUNT(precisions) * FORMS; i++) {
         const struct precision *precision = &precisions[i / FORMS];
@@ -238,6 +238,3 @@ static void own_convolution_kernels_are_plain(void) {
         alone_close(&a);
     }
 }
-
-TESTS(CASE(offline_queries_see_no_gpu), CASE(networks_with_any_number_of_channels_have_kernels),
-      CASE(unsupported_ops_are_refused), CASE(slot_types_are_checked), CASE(own_convolution_kernels_are_plain))

@@ -198,7 +198,7 @@ static cr_status prepare(void) {
     return why_not ? CR_OK : open_devices();
 }
 
-static void limits_are_those_of_the_guide(void) {
+TEST(limits_are_those_of_the_guide) {
     for (size_t i = 0; i < TARGETS; i++)
         CHECK_INT(cr_capability_of(targets[i].cc).block_bytes, targets[i].block_kib * KIB);
 }
@@ -298,7 +298,7 @@ static void check_programs(const struct cr_config *config, const char *name, str
             }
 }
 
-static void configs_stay_within_the_limits(void) {
+TEST(configs_stay_within_the_limits) {
     struct totals totals[TARGETS] = {0};
     char          path[600];
     int           configs = 0;
@@ -320,7 +320,7 @@ static void configs_stay_within_the_limits(void) {
     report(totals);
 }
 
-static void cases_of_checkops_stay_within_the_limits(void) {
+TEST(cases_of_checkops_stay_within_the_limits) {
     struct totals        totals[TARGETS] = {0};
     struct checkops_list list            = {0};
     char                 where[300];
@@ -359,7 +359,7 @@ static void check_network(size_t target, const char *const keys[3], enum cr_dtyp
 
 /* With 32 and 80 images filter gradients are fused, but not where a block has 99 KiB. Tiles are parts of images (32) or
  * whole images (80). With 1,024 only convolutions finish the BN before them. */
-static void fused_ops_stay_within_the_limits(void) {
+TEST(fused_ops_stay_within_the_limits) {
     static const char *const networks[][3] = {{"model.arch=resnet56", "model.shortcut=A", "train.batch=32"},
                                               {"model.arch=resnet56", "model.shortcut=A", "train.batch=80"},
                                               {"model.arch=resnet56", "model.shortcut=B", "train.batch=80"},
@@ -379,11 +379,7 @@ static void fused_ops_stay_within_the_limits(void) {
     }
 }
 
-static void nothing_is_left(void) {
+TEST(nothing_is_left) {
     for (size_t i = 0; i < TARGETS; i++) cr_device_close(devices[i]), cr_device_close(planned[i]);
     fatbin_close_program();
-    CHECK_INT(cr_alloc_live(), 0);
 }
-
-TESTS(CASE(limits_are_those_of_the_guide), CASE(configs_stay_within_the_limits),
-      CASE(cases_of_checkops_stay_within_the_limits), CASE(fused_ops_stay_within_the_limits), CASE(nothing_is_left))

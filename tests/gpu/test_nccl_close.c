@@ -290,13 +290,11 @@ static void lifetimes(int lost_at) {
     if (lost_at < 0) group_good(&g, "nobody is lost");
 }
 
-static void a_good_run_frees_everything(void) {
+TEST(a_good_run_frees_everything) {
     lifetimes(-1);
     for (int i = 0; i < BLOCKS; i++) CHECK_INT(atomic_load(&block[i].at), 0);
 }
 
-static void a_rank_is_lost(void) {
+TEST(a_rank_is_lost) {
     for (int at = 0; at < STEPS * 4 + MOMENTS; at++) lifetimes(at);
 }
-
-TESTS(CASE(a_good_run_frees_everything), CASE(a_rank_is_lost))

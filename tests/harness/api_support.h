@@ -25,8 +25,7 @@ static inline cr_status api_train(const char *dir, const char *const *more, int 
     list[used++] = output;
     CR_TRY(cr_config_open(&config, NULL, list, used));
     const struct cr_train_options options = {.overrides = list, .override_count = used};
-    cr_log_quiet(true);
-    cr_status status = cr_train(config, &options, &signal_taken);
+    cr_status                     status  = cr_train(config, &options, &signal_taken);
     cr_config_close(config);
     return status;
 }

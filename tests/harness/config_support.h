@@ -2,35 +2,11 @@
 #ifndef CR_CONFIG_SUPPORT_H
 #define CR_CONFIG_SUPPORT_H
 
-#include "tests/harness/test.h"
-
 #include "config/config.h"
-#include "core/files.h"
-
-#include <unistd.h>
-
-static char folder[256]; /* of the test program: created on first use, removed at exit */
-
-static void folder_close(void) {
-    cr_fs_remove_tree(folder);
-}
-
-static inline const char *in_folder(const char *name) {
-    static char ring[8][400]; /* several paths can be in use at once */
-    static int  next;
-    char       *path = ring[next++ % 8];
-    if (!*folder) {
-        const char *base = getenv("TMPDIR");
-        snprintf(folder, sizeof folder, "%s/cresnet-config-XXXXXX", base && *base ? base : "/tmp");
-        if (!mkdtemp(folder)) printf("    cannot make %s\n", folder);
-        atexit(folder_close);
-    }
-    snprintf(path, sizeof ring[0], "%s/%s", folder, name);
-    return path;
-}
+#include "tests/harness/folder.h"
 
 static inline const char *file_bytes(const char *name, const void *bytes, size_t count) {
-    const char *path = in_folder(name);
+    const char *path = in_folder("%s", name);
     FILE       *file = fopen(path, "wb");
     if (!file || fwrite(bytes, 1, count, file) != count) printf("    cannot write %s\n", path);
     if (file) fclose(file);
@@ -52,9 +28,9 @@ static inline const char *refusal(const char *text, const char *override) {
         cr_config_close(config);
         return message;
     }
-    size_t skip = strlen(folder) + 1;
+    size_t skip = strlen(tmp_path) + 1;
     for (const char *at = cr_error_message(); *at;) {
-        if (strncmp(at, folder, skip - 1) == 0 && at[skip - 1] == '/')
+        if (strncmp(at, tmp_path, skip - 1) == 0 && at[skip - 1] == '/')
             at += skip;
         else
             *to++ = *at++;

@@ -141,11 +141,6 @@ static inline void fixture_reopen(struct fixture *s, const char *device) {
     fixture_open(s, s->dir, device);
 }
 
-static inline void fixture_end(struct fixture *s) {
-    fixture_close(s);
-    drop_folder(s->dir);
-}
-
 static inline struct cr_cost best(struct fixture *s) {
     struct cr_cost cost = {.kernel = CR_NONE};
     CHECK_STATUS(cr_cost_table_best(s->table, &s->program, &s->op, &cost), CR_OK);

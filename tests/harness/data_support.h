@@ -2,17 +2,12 @@
 #ifndef CR_DATA_SUPPORT_H
 #define CR_DATA_SUPPORT_H
 
-#include "core/files.h"
 #include "data/data.h"
-#include "tests/harness/test.h"
+#include "tests/harness/folder.h"
 
 #include <errno.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define GOLDEN CR_SOURCE_DIR "/tests/golden/data/"
-
-enum { SUPPORT_PATH = 4096 };
 
 /* A path or an override. Text that is too long makes the call that uses it fail. */
 static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) CR_PRINTF(2, 3);
@@ -22,6 +17,13 @@ static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) {
     vsnprintf(buf, SUPPORT_PATH, fmt, args);
     va_end(args);
     return buf;
+}
+
+/* Path of a file of tests/golden/data. */
+static inline const char *in_golden(const char *name) {
+    static char paths[4][SUPPORT_PATH];
+    static int  turn;
+    return text_into(paths[turn++ % 4], GOLDEN "%s", name);
 }
 
 /* FNV-1a, as in tests/golden/data/make.py */
@@ -70,23 +72,6 @@ static inline uint8_t *read_bytes(const char *path, size_t *count) {
     return bytes;
 }
 
-static inline void write_bytes(const char *path, const void *bytes, size_t count) {
-    FILE *file = fopen(path, "wb");
-    if (!file || fwrite(bytes, 1, count, file) != count) printf("    cannot write %s\n", path);
-    if (file) fclose(file);
-}
-
-/* Creates a new folder; drop_folder removes it with its content. */
-static inline void make_folder(char path[SUPPORT_PATH]) {
-    const char *tmp = getenv("TMPDIR");
-    snprintf(path, SUPPORT_PATH, "%s/cresnet-test-XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(path)) printf("    cannot make %s\n", path);
-}
-
-static inline void drop_folder(const char *path) {
-    cr_fs_remove_tree(path);
-}
-
 /* mkdir -p of the folder part of path */
 static inline void make_parents(const char *path) {
     char part[SUPPORT_PATH];
@@ -97,6 +82,14 @@ static inline void make_parents(const char *path) {
             mkdir(part, 0777);
             *at = '/';
         }
+}
+
+/* Creates folders as needed. */
+static inline void write_bytes(const char *path, const void *bytes, size_t count) {
+    make_parents(path);
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(bytes, 1, count, file) != count) printf("    cannot write %s\n", path);
+    if (file) fclose(file);
 }
 
 /* Writes a PNG of one colour to root/name, and creates its folders. */
@@ -110,11 +103,17 @@ static inline void put_image(const char *root, const char *name, int width, int 
     cr_free(rgb);
 }
 
+/* Copies a file of tests/golden/data. */
+static inline void put_golden(const char *path, const char *name) {
+    size_t   count;
+    uint8_t *bytes = read_bytes(in_golden(name), &count);
+    write_bytes(path, bytes, count);
+    cr_free(bytes);
+}
+
 static inline void put_text(const char *root, const char *name, const char *text) {
     char path[SUPPORT_PATH];
-    text_into(path, "%s/%s", root, name);
-    make_parents(path);
-    write_bytes(path, text, strlen(text));
+    write_bytes(text_into(path, "%s/%s", root, name), text, strlen(text));
 }
 
 /* Defaults with the given overrides: make_config(&config, "data.kind=folder", ..., NULL). */
@@ -125,9 +124,24 @@ static inline cr_status make_config_(const struct cr_config **config, const char
     return cr_config_open(config, NULL, overrides, n);
 }
 
-/* "data.root=" followed by the folder. */
-static inline const char *root_is(const char *folder, char buf[SUPPORT_PATH]) {
-    return text_into(buf, "data.root=%s", folder);
+/* "data.root=" followed by the folder; four of them can be in use at once. */
+static inline const char *root_is(const char *path) {
+    static char texts[4][SUPPORT_PATH];
+    static int  turn;
+    return text_into(texts[turn++ % 4], "data.root=%s", path);
 }
+
+/* Opens the dataset of such overrides. */
+static inline cr_status open_split(enum cr_split split, struct cr_dataset **set, const char *const *overrides) {
+    const struct cr_config *config;
+    CR_TRY(make_config_(&config, overrides));
+    cr_status status = cr_dataset_open(config, split, set);
+    cr_config_close(config);
+    return status;
+}
+#define OPEN(split, set, ...) open_split((split), (set), (const char *const[]){__VA_ARGS__, NULL})
+#define OPEN_SET(set, ...) OPEN(CR_SPLIT_TRAIN, set, __VA_ARGS__)
+/* The overrides of an image folder in tmp_path. */
+#define FOLDER_SET "data.kind=folder", root_is(tmp_path)
 
 #endif

@@ -1,10 +1,13 @@
-/* tests/harness/fake_device.h: an asynchronous device that reads the time from `clock_s`. Its memory is host memory.
- * A kernel of a test adds a chosen time to `clock_s`, and the cost table measures this time. */
+/* tests/harness/fake_device.h: an asynchronous device that reads the time from `clock_s`. Its memory is host memory,
+ * and it executes at once. A kernel of a test adds a chosen time to `clock_s`, and the cost table or the profiler
+ * measures this time. fake_wrap makes an open CPU device such a device. */
 #ifndef CR_TEST_FAKE_DEVICE_H
 #define CR_TEST_FAKE_DEVICE_H
 
 #include "device/device.h"
+#include "device/kernel.h"
 
+#include <stdint.h>
 #include <string.h>
 
 static double clock_s;    /* clock of the device */
@@ -69,17 +72,40 @@ static inline cr_status replay(struct cr_device *d, void *r) {
     return (void)d, clock_s += *(double *)r, CR_OK;
 }
 
-static const struct cr_async   fake_async   = {.move          = fake_move,
-                                               .fill          = fake_fill,
-                                               .event_create  = event_create,
-                                               .event_destroy = event_destroy,
-                                               .event_record  = event_record,
-                                               .host_wait     = host_wait,
-                                               .elapsed       = elapsed,
-                                               .capture_begin = capture_begin,
-                                               .capture_end   = capture_end,
-                                               .graph_launch  = replay,
-                                               .graph_destroy = event_destroy};
+static inline cr_status fake_get_small(struct cr_device *d, enum cr_stream l, void *const *host, const void *const *src,
+                                       const size_t *bytes, int count) {
+    for (int i = 0; i < count; i++) CR_TRY(fake_move(d, l, host[i], src[i], bytes[i]));
+    return CR_OK;
+}
+/* Of the input feed, whose events have no time, and of another stream. */
+static inline cr_status fake_order(struct cr_device *d, enum cr_stream l, void *m) {
+    return (void)d, (void)l, (void)m, CR_OK;
+}
+static inline void fake_range_push(const char *name) {
+    (void)name;
+}
+static inline void fake_range_pop(void) {}
+
+static const struct cr_async   fake_async   = {.host_reserve          = fake_reserve,
+                                               .host_release          = fake_release,
+                                               .put                   = fake_move,
+                                               .get                   = fake_move,
+                                               .get_small             = fake_get_small,
+                                               .move                  = fake_move,
+                                               .fill                  = fake_fill,
+                                               .event_create          = event_create,
+                                               .event_destroy         = event_destroy,
+                                               .event_record          = event_record,
+                                               .event_record_external = fake_order,
+                                               .stream_wait_event     = fake_order,
+                                               .host_wait             = host_wait,
+                                               .elapsed               = elapsed,
+                                               .capture_begin         = capture_begin,
+                                               .capture_end           = capture_end,
+                                               .graph_launch          = replay,
+                                               .graph_destroy         = event_destroy,
+                                               .range_push            = fake_range_push,
+                                               .range_pop             = fake_range_pop};
 static const struct cr_backend fake_backend = {.name    = "fake",
                                                .reserve = fake_reserve,
                                                .release = fake_release,
@@ -87,5 +113,32 @@ static const struct cr_backend fake_backend = {.name    = "fake",
                                                .get     = fake_get,
                                                .close   = fake_close,
                                                .async   = &fake_async};
+
+/* ---- the CPU device as such a device ---- */
+
+static struct cr_async                wrapped_async;
+static struct cr_backend              wrapped_backend;
+static struct cr_kernel               wrapped_kernel[512];
+static const struct cr_kernel        *wrapped_kernels[512];
+static const struct cr_kernel *const *cpu_kernels; /* those that it had */
+
+/* `launch`: of all kernels, instead of their own; NULL: none. */
+static inline void fake_wrap(struct cr_device *device,
+                             cr_status (*launch)(struct cr_device *, const struct cr_call *)) {
+    clock_s = event_s     = 0;
+    memory_max            = SIZE_MAX;
+    wrapped_async         = fake_async;
+    wrapped_backend       = *device->backend;
+    wrapped_backend.async = &wrapped_async;
+    cpu_kernels           = device->kernels;
+    memset(wrapped_kernels, 0, sizeof wrapped_kernels);
+    for (int i = 0; cpu_kernels[i]; i++) {
+        wrapped_kernel[i] = *cpu_kernels[i];
+        if (launch) wrapped_kernel[i].launch = launch;
+        wrapped_kernels[i] = &wrapped_kernel[i];
+    }
+    device->backend = &wrapped_backend;
+    device->kernels = wrapped_kernels;
+}
 
 #endif

@@ -1,4 +1,4 @@
-/* tests/harness/folder.h: a folder for each case of a test, and names in it. */
+/* tests/harness/folder.h: folders of a test program, removed when it ends, also after a failed check. */
 #ifndef CR_TEST_FOLDER_H
 #define CR_TEST_FOLDER_H
 
@@ -6,29 +6,66 @@
 #include "tests/harness/test.h"
 
 #include <stdarg.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[256];
+enum { SUPPORT_PATH = 4096 };
 
-static inline bool folder_open(void) {
-    snprintf(folder, sizeof folder, "%s/cresnet-test-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    return mkdtemp(folder) != NULL;
-}
-static inline void folder_close(void) {
-    CHECK_INT(cr_fs_remove_tree(folder), 0);
+static char  tmp_path[SUPPORT_PATH];     /* a folder: the newest of folder_open; in_folder opens the first one */
+static char  folder_root_[SUPPORT_PATH]; /* holds all of them */
+static pid_t folder_owner_;
+
+static inline void folders_remove_(void) {
+    if (getpid() == folder_owner_) cr_fs_remove_tree(folder_root_);
 }
 
+/* Makes a new empty folder. */
+static inline void make_folder(char path[SUPPORT_PATH]) {
+    static int made;
+    if (!made) {
+        const char *tmp = getenv("TMPDIR");
+        snprintf(folder_root_, sizeof folder_root_, "%s/cresnet-test-XXXXXX",
+                 tmp && *tmp                     ? tmp
+                 : access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+                                                 : "/tmp");
+        if (!mkdtemp(folder_root_)) TEST_FAIL_("cannot make %s", folder_root_);
+        folder_owner_ = getpid();
+        atexit(folders_remove_);
+    }
+    snprintf(path, SUPPORT_PATH, "%.100s/%d", folder_root_, ++made);
+    if (mkdir(path, 0777) != 0) TEST_FAIL_("cannot make %s", path);
+}
+
+/* Replaces `tmp_path` by a new empty folder. */
+static inline void folder_open(void) {
+    if (*tmp_path) cr_fs_remove_tree(tmp_path);
+    make_folder(tmp_path);
+}
+
+/* A path in `tmp_path`; eight of them can be in use at once. */
 static inline const char *in_folder(const char *fmt, ...) CR_PRINTF(1, 2);
 static inline const char *in_folder(const char *fmt, ...) {
-    static char paths[4][600];
+    static char paths[8][600];
     static int  turn;
-    char       *path = paths[turn++ % 4];
-    int         used = snprintf(path, 600, "%s/", folder);
-    va_list     args;
+    char       *path = paths[turn++ % 8];
+    if (!*tmp_path) folder_open();
+    int     used = snprintf(path, 600, "%s/", tmp_path);
+    va_list args;
     va_start(args, fmt);
     vsnprintf(path + used, 600 - (size_t)used, fmt, args);
     va_end(args);
     return path;
+}
+
+/* Whether two files of at most 16 MiB are bitwise identical. */
+static inline bool same_bytes(const char *path_a, const char *path_b) {
+    char  *a = NULL, *b = NULL;
+    size_t na = 0, nb = 1;
+    bool   same = cr_file_read(path_a, 1 << 24, &a, &na) == CR_OK && cr_file_read(path_b, 1 << 24, &b, &nb) == CR_OK &&
+                na == nb && !memcmp(a, b, na);
+    cr_free(a);
+    cr_free(b);
+    return same;
 }
 
 #endif

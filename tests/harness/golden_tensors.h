@@ -1,5 +1,5 @@
 /* tests/harness/golden_tensors.h: compares tensors of a run with results of PyTorch in a safetensors file. The test
- * defines GOLDEN_FILE, a path below tests/golden/, and closes `golden` in its last case. */
+ * defines GOLDEN_FILE, a path below tests/golden/. */
 #ifndef CR_TEST_GOLDEN_TENSORS_H
 #define CR_TEST_GOLDEN_TENSORS_H
 
@@ -12,7 +12,11 @@
 #define CR_SOURCE_DIR "."
 #endif
 
-static struct cr_st_file *golden; /* opened on first use, closed by the last case */
+static struct cr_st_file *golden; /* opened on first use */
+
+static inline void golden_close(void) {
+    cr_st_close(golden);
+}
 
 static inline const struct cr_st_entry *golden_find(const char *part, const char *name) {
     char full[128];
@@ -20,6 +24,7 @@ static inline const struct cr_st_entry *golden_find(const char *part, const char
         TEST_FAIL_("%s", cr_error_message());
         exit(1);
     }
+    test_end_ = golden_close;
     snprintf(full, sizeof full, "%s.%s", part, name);
     const struct cr_st_entry *e = cr_st_find(golden, full);
     if (!e) TEST_FAIL_("no golden tensor %s", full);

@@ -9,22 +9,17 @@
 
 enum { IMAGES = 60 }; /* 30 images in each of two classes */
 
-static inline cr_status open_set(struct cr_dataset **set, const char *const *overrides) {
-    const struct cr_config *config;
-    CR_TRY(make_config_(&config, overrides));
-    cr_status status = cr_dataset_open(config, CR_SPLIT_TRAIN, set);
-    cr_config_close(config);
-    return status;
-}
-#define OPEN_SET(set, ...) open_set((set), (const char *const[]){__VA_ARGS__, NULL})
-
-/* Each image has a colour of its own, so the samples of a batch can be identified. */
-static inline void write_set(const char *folder) {
+/* Writes the images to a new folder, each with a colour of its own, which identifies the samples of a batch. */
+static inline void write_set(void) {
     char name[64];
+    folder_open();
     for (int i = 0; i < IMAGES; i++) {
         snprintf(name, sizeof name, "%s/%03d.png", i < IMAGES / 2 ? "a" : "b", i);
-        put_image(folder, name, 8, 8, i + 1);
+        put_image(tmp_path, name, 8, 8, i + 1);
     }
+}
+static inline cr_status open_folder(struct cr_dataset **set) {
+    return OPEN_SET(set, FOLDER_SET);
 }
 
 static inline struct cr_loader_options plain_options(enum cr_split split, int64_t batch, int workers) {

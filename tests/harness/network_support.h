@@ -30,7 +30,8 @@ struct net_plan { /* the program and its compile options */
     bool                     recompute;
     bool                     offload;
     enum cr_offload_score    score;
-    enum cr_dtype            real; /* CR_F32 when not given */
+    enum cr_dtype            real;                   /* CR_F32 when not given */
+    void (*change_device)(struct cr_device *device); /* after it was opened; NULL: no change */
 };
 
 /* net_close() is valid after success and after failure. */
@@ -48,6 +49,7 @@ static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
     CR_TRY(cr_model_open(n->config, plan->classes, plan->size, plan->size, &n->model));
     cr_model_set_real(&n->model, plan->real);
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &plan->device, &n->device));
+    if (plan->change_device) plan->change_device(n->device);
     struct cr_cost_model cost_model = cr_device_cost_model(n->device);
     CR_TRY(cr_model_program(&n->model, n->config, plan->kind, plan->batch, &n->program));
     CR_TRY(cr_compile(&n->program, &cost_model, &how));

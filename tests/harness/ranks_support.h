@@ -23,9 +23,6 @@ static inline void prepare_run(struct run *r) {
                                         "train.log_every=1",  "optim.lr=0.02",         "ranks.bucket_mib=0.004"};
     prepare_run_with(r, small, CR_COUNT(small));
 }
-static inline void finish(struct run *r) {
-    drop_folder(r->dir);
-}
 
 /* ---- ranks ---- */
 
@@ -49,7 +46,6 @@ static inline int rank_main(int rank, int size, void *shared, const struct run *
                             const char *resume, const char *const *more) {
     struct cr_comm *comm;
     cr_status       status = open_comm(rank, size, shared, &comm);
-    cr_log_quiet(true);
     if (status == CR_OK)
         status = train_run(base, name, (struct cr_train_options){.resume = resume, .comm = comm}, more);
     if (status != CR_OK) {

@@ -1,8 +1,8 @@
-/* tests/harness/test.h: the test harness. A test program lists its cases in TESTS(...), runs each case, and ends with
- * one line "N passed, N failed, N skipped". It exits with 1 when a case failed, and with 77 (a skip for CTest) when all
- * cases were skipped. CHECK* report file, line and both values, and continue; REQUIRE* leave the case. SKIP("reason")
- * leaves the case and counts it as skipped: for data or devices that are not available. `program NAME` runs only the
- * cases whose name contains NAME. */
+/* tests/harness/test.h: the test harness. A test program has cases, TEST(name) { ... }, runs them in order, and ends
+ * with one line "N passed, N failed, N skipped". Blocks that are still allocated after the last case are a failure. The
+ * program exits with 1 when a case failed, and with 77 (a skip for CTest) when all cases were skipped. CHECK* report
+ * file, line and both values, and continue; REQUIRE* leave the case. SKIP("reason") leaves the case and counts it as
+ * skipped: for data or devices that are not available. `program NAME` runs only the cases whose name contains NAME. */
 #ifndef CR_TEST_H
 #define CR_TEST_H
 
@@ -13,10 +13,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct test_case {
+static struct test_case {
     const char *name;
     void (*run)(void);
-};
+} test_cases_[100];
+static int test_count_;
+
+static inline void test_add_(const char *name, void (*run)(void)) {
+    CR_ASSERT((size_t)test_count_ < CR_COUNT(test_cases_));
+    test_cases_[test_count_++] = (struct test_case){name, run};
+}
+#define TEST(name)                                                                                                     \
+    static void                              name(void);                                                               \
+    __attribute__((constructor)) static void test_add_##name(void) {                                                   \
+        test_add_(#name, name);                                                                                        \
+    }                                                                                                                  \
+    static void name(void)
 
 /* With a sanitizer everything takes ten times as long. The build without one runs every test in full, so where the same
  * code runs again with other numbers, a build with a sanitizer runs fewer rounds or smaller networks. */
@@ -96,23 +108,26 @@ static int  test_failed_checks_; /* of all cases, to limit the output */
         return;                                                                                                        \
     } while (0)
 
-static int test_main_(int argc, char **argv, const struct test_case *cases, size_t count) {
+static void (*test_end_)(void); /* releases what the cases share */
+
+int main(int argc, char **argv) {
     int passed = 0, failed = 0, skipped = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
+    cr_log_quiet(true);
     const cr_status cpu = cr_cpu_check(); /* CRESNET_CPU: the level that all cases run at */
     if (cpu != CR_OK) {
         printf("%s\n%s\n", cr_error_message(),
                cpu == CR_ERR_DEVICE ? "0 passed, 0 failed, 1 skipped" : "0 passed, 1 failed, 0 skipped");
         return cpu == CR_ERR_DEVICE ? 77 : 1;
     }
-    for (size_t i = 0; i < count; i++) {
-        if (argc > 1 && !strstr(cases[i].name, argv[1])) continue;
+    for (int i = 0; i < test_count_; i++) {
+        if (argc > 1 && !strstr(test_cases_[i].name, argv[1])) continue;
         test_failures_ = 0;
         test_skipped_  = false;
         cr_error_clear();
-        cases[i].run();
+        test_cases_[i].run();
         const char *verdict = test_failures_ ? "FAIL" : test_skipped_ ? "skip" : "ok";
-        printf("%-4s %s\n", verdict, cases[i].name);
+        printf("%-4s %s\n", verdict, test_cases_[i].name);
         if (test_failures_)
             failed++;
         else if (test_skipped_)
@@ -120,13 +135,17 @@ static int test_main_(int argc, char **argv, const struct test_case *cases, size
         else
             passed++;
     }
+    if (test_end_) test_end_();
+    if (!failed && cr_alloc_live())
+        printf("FAIL %lld blocks are still allocated\n", (long long)cr_alloc_live()), failed++;
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : (!passed && skipped) ? 77 : 0;
 }
+/* As TEST, for cases whose functions are defined elsewhere in the file. */
 #define TESTS(...)                                                                                                     \
-    int main(int argc, char **argv) {                                                                                  \
-        const struct test_case cases_[] = {__VA_ARGS__};                                                               \
-        return test_main_(argc, argv, cases_, sizeof cases_ / sizeof cases_[0]);                                       \
+    __attribute__((constructor)) static void test_add_all_(void) {                                                     \
+        const struct test_case all_[] = {__VA_ARGS__};                                                                 \
+        for (size_t i = 0; i < CR_COUNT(all_); i++) test_add_(all_[i].name, all_[i].run);                              \
     }
 #define CASE(function)                                                                                                 \
     { #function, function }

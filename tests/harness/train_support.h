@@ -15,12 +15,6 @@ static inline void prepare(struct run *r) {
                                        "train.epochs=2",     "train.device=cpu",      "train.threads=1",
                                        "optim.nesterov=yes", "train.save_every=1000", "schedule.warmup_epochs=0.5"};
     prepare_run_with(r, tiny, CR_COUNT(tiny));
-    cr_log_quiet(true);
-}
-
-static inline void finish(struct run *r) {
-    drop_folder(r->dir);
-    cr_log_quiet(false);
 }
 
 static inline cr_status train(const struct run *base, const char *name, const char *resume, bool force,
@@ -60,7 +54,6 @@ static inline void keys_resume(const char *changed, int total, const char *const
     for (; *keys; keys++) give(&r, *keys);
     resumes_bitwise(&r, total, 1);
     changes_the_weights(&r, changed);
-    finish(&r);
 }
 #define RESUMES(changed, total, ...) keys_resume((changed), (total), (const char *const[]){__VA_ARGS__, NULL})
 

@@ -301,12 +301,10 @@ static void all_of(struct variant v) {
     const size_t number = v.gram ? 5 : v.poison ? 4 : (v.ref_only ? 0u : 2u) + v.fuse;
     const size_t step = TEST_SANITIZED ? 6 : 1, first = TEST_SANITIZED ? number : 0;
     if (v.gpu) NEED_GPU();
-    cr_log_quiet(true);
     for (size_t i = first; i < CR_COUNT(goldens); i += step) train(&goldens[i], v);
-    CHECK_INT(cr_alloc_live(), 0);
 }
 #define VARIANT(name, ...)                                                                                             \
-    static void name(void) {                                                                                           \
+    TEST(name) {                                                                                                       \
         all_of((struct variant){__VA_ARGS__});                                                                         \
     }
 VARIANT(ref_plain, .ref_only = true)
@@ -321,8 +319,7 @@ VARIANT(gpu_fused, .gpu = true, .fuse = true, .reuse = true)
 VARIANT(gpu_gram, .gpu = true, .fuse = true, .reuse = true, .gram = true)
 VARIANT(gpu_poisoned, .gpu = true, .fuse = true, .reuse = true, .poison = true)
 
-static void best_bf16(void) {
-    cr_log_quiet(true);
+TEST(best_bf16) {
     if (!cr_cpu_has(CR_CPU_AMX_BF16)) SKIP("the processor has no AMX");
     for (size_t i = 0; i < CR_COUNT(bf16_goldens); i++) {
         train(&bf16_goldens[i], (struct variant){.reuse = true, .precision = BF16});
@@ -330,6 +327,3 @@ static void best_bf16(void) {
         train(&bf16_goldens[i], (struct variant){.fuse = true, .reuse = true, .precision = FP32_INSTEAD});
     }
 }
-
-TESTS(CASE(ref_plain), CASE(ref_fused), CASE(ref_gram), CASE(best_plain), CASE(best_fused), CASE(best_poisoned),
-      CASE(best_bf16), CASE(gpu_plain), CASE(gpu_fused), CASE(gpu_gram), CASE(gpu_poisoned))

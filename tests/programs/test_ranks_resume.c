@@ -22,12 +22,11 @@ static void check_resume(int size) {
     CHECK(RESUME(size, &r, "parts", "train.steps=20") == 0);
     CHECK(losses_of(&r, "whole", whole) == 20 && losses_of(&r, "parts", parts) == 20);
     for (int i = 11; i < 16; i++) CHECK(relative(whole[i], parts[i]) <= 1e-4);
-    finish(&r);
 }
-static void two_ranks_save_one_resumes(void) {
+TEST(two_ranks_save_one_resumes) {
     check_resume(1);
 }
-static void two_ranks_save_four_resume(void) {
+TEST(two_ranks_save_four_resume) {
     check_resume(4);
 }
 
@@ -48,16 +47,15 @@ static void check_unscheduled(int size, const char *batch) {
         CHECK(same_file(&r, "whole", "parts", files[i]));
         CHECK(same_file(&r, "whole", "often", files[i]));
     }
-    finish(&r);
 }
-static void ranks_resume_bitwise_identically(void) {
+TEST(ranks_resume_bitwise_identically) {
     check_unscheduled(2, "train.batch=12");
     check_unscheduled(3, "train.batch=8");
 }
 
 /* The state of each rank is for the same number of ranks; another number uses the mean, and refuses a state that
  * does not fit. */
-static void rank_statistics_need_the_same_ranks(void) {
+TEST(rank_statistics_need_the_same_ranks) {
     struct run r;
     prepare(&r);
     CHECK(TRAIN(2, &r, "run", "train.batch=12", "train.steps=5") == 0);
@@ -66,7 +64,6 @@ static void rank_statistics_need_the_same_ranks(void) {
     CHECK(RESUME(2, &r, "run", "train.steps=12") == 0);
     CHECK(TRAIN(2, &r, "sync", "train.batch=12", "train.steps=5", "model.sync_bn=yes") == 0);
     CHECK(RESUME(2, &r, "sync", "train.steps=8") == 0);
-    finish(&r);
 }
 
 /* BN per rank: saved averages of running statistics are means over all ranks, and runs resume from them. */
@@ -80,23 +77,17 @@ static void averages_resume(const char *const keys[3]) {
     CHECK(RESUME(2, &r, "parts", "train.steps=20") == 0);
     CHECK(same_weights(&r, "whole", "parts"));
     CHECK(same_file(&r, "whole", "parts", "ema.safetensors"));
-    finish(&r);
 }
 
-static void averages_resume_bitwise_identically(void) {
+TEST(averages_resume_bitwise_identically) {
     averages_resume((const char *const[]){"ema.decay=0.9", "optim.kind=adamw", "optim.lr=0.001"});
     averages_resume((const char *const[]){"ema.swa_start=1", "ema.swa_batches=3", "train.tensorboard=no"});
 }
 
 /* Ten images cannot be divided among four ranks. */
-static void an_indivisible_batch_is_refused(void) {
+TEST(an_indivisible_batch_is_refused) {
     struct run r;
     prepare(&r);
     CHECK(TRAIN(2, &r, "run", "train.batch=5", "train.steps=3") == 0);
     CHECK(RESUME(4, &r, "run", "train.steps=6") == 2);
-    finish(&r);
 }
-
-TESTS(CASE(two_ranks_save_one_resumes), CASE(two_ranks_save_four_resume), CASE(ranks_resume_bitwise_identically),
-      CASE(rank_statistics_need_the_same_ranks), CASE(averages_resume_bitwise_identically),
-      CASE(an_indivisible_batch_is_refused))

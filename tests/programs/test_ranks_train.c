@@ -33,10 +33,9 @@ static void check_like_one(int size, const char *batch, const char *accumulate) 
     fprintf(stderr, "    %d ranks: first step %.1e, largest of %d %.1e; three variants of one rank: %.1e\n", size,
             relative(one[0], many[0]), steps, far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
-    finish(&r);
 }
 
-static void ranks_train_like_one(void) {
+TEST(ranks_train_like_one) {
     check_like_one(2, "train.batch=12", "train.accumulate=1");
     check_like_one(3, "train.batch=8", "train.accumulate=1");
     check_like_one(4, "train.batch=6", "train.accumulate=1");
@@ -44,7 +43,7 @@ static void ranks_train_like_one(void) {
 
 /* Micro-batches: each update has the same images in the same micro-batches. Clipping and the logged norm use the
  * whole gradient. The size of the images changes after two steps on every rank. */
-static void settings_are_those_of_the_whole_batch(void) {
+TEST(settings_are_those_of_the_whole_batch) {
     static const struct {
         const char *key, *batch_one, *batch_two;
     } settings[] = {{"train.accumulate=3", "train.batch=8", "train.batch=4"},
@@ -57,12 +56,11 @@ static void settings_are_those_of_the_whole_batch(void) {
         CHECK(TRAIN(1, &r, "one", settings[i].batch_one, "train.steps=5") == 0);
         CHECK(TRAIN(2, &r, "two", settings[i].batch_two, "train.steps=5", "model.sync_bn=yes") == 0);
         check_same_losses(&r, "one", "two", 5);
-        finish(&r);
     }
 }
 
 /* Without synchronised BN each rank normalises by its own images: the results differ, but not much. */
-static void without_sync_bn_results_differ(void) {
+TEST(without_sync_bn_results_differ) {
     struct run r;
     double     one[STEPS_MAX], two[STEPS_MAX];
     prepare(&r);
@@ -70,11 +68,10 @@ static void without_sync_bn_results_differ(void) {
     CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=5") == 0);
     CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
     CHECK(relative(one[0], two[0]) > 1e-6 && relative(one[0], two[0]) < 0.2);
-    finish(&r);
 }
 
 /* Images are mixed with the same partners for any number of ranks. */
-static void mixed_images_are_the_same(void) {
+TEST(mixed_images_are_the_same) {
     static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
     struct run               r;
     prepare(&r);
@@ -87,11 +84,10 @@ static void mixed_images_are_the_same(void) {
         CHECK(TRAIN(k + 1, &r, text_into(name, "of%d", k + 1), batches[k], "train.steps=5") == 0);
         check_same_losses(&r, "of1", name, 5);
     }
-    finish(&r);
 }
 
 /* Each image has the same masks for any number of ranks. */
-static void dropped_images_are_the_same(void) {
+TEST(dropped_images_are_the_same) {
     struct run r;
     double     one[STEPS_MAX], other[STEPS_MAX];
     prepare(&r);
@@ -104,11 +100,10 @@ static void dropped_images_are_the_same(void) {
     check_same_losses(&r, "one", "three", 5);
     CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "other", other) == 5);
     CHECK(relative(one[0], other[0]) > 1e-3); /* the comparison can fail */
-    finish(&r);
 }
 
 /* Two ranks choose the masks of one rank, with the gradients of the whole batch. */
-static void schedules_of_pruning_are_the_same(void) {
+TEST(schedules_of_pruning_are_the_same) {
     static const char *const keys[][4] = {
         {"prune.schedule=acdc", "prune.start=0.25", "prune.sparse_epochs=0.25", "prune.dense_epochs=0.25"},
         {"prune.schedule=rigl", "prune.scope=erk", "prune.frequency=3", "prune.drop_fraction=0.5"}};
@@ -126,23 +121,21 @@ static void schedules_of_pruning_are_the_same(void) {
         check_same_losses(&r, "one", "two", 12);
         CHECK(losses_of(&r, "one", one) == 12 && losses_of(&r, "plain", plain) == 12);
         CHECK(relative(one[11], plain[11]) > 1e-3);
-        finish(&r);
     }
 }
 
 /* ---- bitwise identical results ---- */
 
-static void equal_ranks_are_bitwise_identical(void) {
+TEST(equal_ranks_are_bitwise_identical) {
     struct run r;
     prepare(&r);
     CHECK(TRAIN(3, &r, "a", "train.batch=8", "train.steps=7") == 0);
     CHECK(TRAIN(3, &r, "b", "train.batch=8", "train.steps=7", "data.workers=0") == 0);
     CHECK(same_weights(&r, "a", "b"));
-    finish(&r);
 }
 
 /* However the gradients are split into buckets, each is added once. */
-static void buckets_are_bitwise_identical(void) {
+TEST(buckets_are_bitwise_identical) {
     struct run r;
     prepare(&r);
     CHECK(TRAIN(2, &r, "a", "train.batch=8", "train.steps=5") == 0);
@@ -150,11 +143,10 @@ static void buckets_are_bitwise_identical(void) {
     CHECK(TRAIN(2, &r, "c", "train.batch=8", "train.steps=5", "ranks.bucket_mib=0.001") == 0);
     CHECK(same_weights(&r, "a", "b"));
     CHECK(same_weights(&r, "a", "c"));
-    finish(&r);
 }
 
 /* 24 images per update with a learning rate for 6: four times the rate, or twice. */
-static void learning_rate_scales_with_the_batch(void) {
+TEST(learning_rate_scales_with_the_batch) {
     static const struct {
         const char *rule;
         double      lr;
@@ -171,13 +163,12 @@ static void learning_rate_scales_with_the_batch(void) {
             if (strstr(line, "\"lr\":")) lr = strtod(strstr(line, "\"lr\":") + 5, NULL);
         if (f) fclose(f);
         CHECK_NEAR(lr, rules[i].lr, 1e-6);
-        finish(&r);
     }
 }
 
 /* Other update rules, whose norms and moments are of the whole gradient; averages of weights, and of the statistics
  * of each rank. */
-static void other_rules_and_averages(void) {
+TEST(other_rules_and_averages) {
     static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars", "optim.kind=muon"};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
         struct run r;
@@ -191,22 +182,20 @@ static void other_rules_and_averages(void) {
         CHECK(RESUME(2, &r, "own", "train.steps=6") == 0);
         CHECK(TRAIN(2, &r, "whole", "train.batch=12", "train.steps=6", "data.mixup=0.2", "train.save_every=4") == 0);
         CHECK(RESUME(1, &r, "whole", "train.steps=8") == 0); /* its checkpoint has the usual format */
-        finish(&r);
     }
 }
 
 /* Rank 0 searches for the largest batch size; all ranks train with it, under the memory limit of the search. */
-static void one_batch_size_is_found_for_all(void) {
+TEST(one_batch_size_is_found_for_all) {
     struct run r;
     double     loss[STEPS_MAX];
     prepare(&r);
     CHECK(TRAIN(2, &r, "run", "train.batch=auto", "memory.limit=3MiB", "train.steps=2") == 0);
     CHECK(losses_of(&r, "run", loss) == 2);
-    finish(&r);
 }
 
 /* Gradients are sent in 16 bits: results are close, but not identical. */
-static void gradients_may_be_sent_in_16_bits(void) {
+TEST(gradients_may_be_sent_in_16_bits) {
     static const char *const types[] = {"ranks.reduce=fp16", "ranks.reduce=bf16"};
     struct run               r;
     double                   wide[STEPS_MAX], half[STEPS_MAX];
@@ -218,7 +207,6 @@ static void gradients_may_be_sent_in_16_bits(void) {
         CHECK(!same_weights(&r, "wide", i ? "bf16" : "fp16"));
         for (int k = 0; k < 5; k++) CHECK(relative(wide[k], half[k]) < 0.02);
     }
-    finish(&r);
 }
 
 /* ---- evaluation ---- */
@@ -241,16 +229,9 @@ static void check_evaluation(int size, const char *eval_batch) {
     if (f) fclose(f);
     CHECK(images == 37);
     CHECK(RESUME(1, &r, "run", "train.steps=3") == 0); /* no change: a single rank can read it */
-    finish(&r);
 }
-static void evaluation_counts_each_image_once(void) {
+TEST(evaluation_counts_each_image_once) {
     check_evaluation(2, "train.eval_batch=4");
     check_evaluation(4, "train.eval_batch=16");
     check_evaluation(3, "train.eval_batch=5");
 }
-
-TESTS(CASE(ranks_train_like_one), CASE(settings_are_those_of_the_whole_batch), CASE(without_sync_bn_results_differ),
-      CASE(mixed_images_are_the_same), CASE(schedules_of_pruning_are_the_same), CASE(dropped_images_are_the_same),
-      CASE(equal_ranks_are_bitwise_identical), CASE(buckets_are_bitwise_identical),
-      CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages), CASE(one_batch_size_is_found_for_all),
-      CASE(gradients_may_be_sent_in_16_bits), CASE(evaluation_counts_each_image_once))

@@ -37,7 +37,7 @@ def case_names(test):
     """The names that select every case of a program once: `program NAME` runs all cases whose name contains NAME."""
     source, = glob.glob(os.path.join(test["environment"]["CRESNET_SOURCE"], "tests", "**", test["name"] + ".c"), recursive=True)
     text = open(source).read()
-    names = re.findall(r"CASE\((\w+)\)", text[text.index("\nTESTS("):])
+    names = re.findall(r"^(?:TEST|VARIANT|NET)\((\w+)", text, re.M)
     return [n for n in names if not any(other != n and other in n for other in names)]
 
 

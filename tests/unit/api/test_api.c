@@ -29,7 +29,7 @@ static cr_status read_either(struct cr_st_file *file, const char *name, const ch
 }
 
 /* logits = features * W^T + b with the weights of the file; labels and probabilities follow from the logits. */
-static void results_follow_from_the_weights(void) {
+TEST(results_follow_from_the_weights) {
     cresnet_model     *model;
     cresnet_error      error;
     cresnet_output     output;
@@ -75,7 +75,7 @@ static void results_follow_from_the_weights(void) {
     cresnet_close(model);
 }
 
-static void all_inputs_give_the_same_logits(void) {
+TEST(all_inputs_give_the_same_logits) {
     cresnet_model  *model, *normalised;
     cresnet_error   error;
     cresnet_options options = api_options(3);
@@ -119,7 +119,7 @@ static void all_inputs_give_the_same_logits(void) {
     cresnet_close(model);
 }
 
-static void files_and_their_bytes_give_the_same_results(void) {
+TEST(files_and_their_bytes_give_the_same_results) {
     cresnet_model  *model;
     cresnet_error   error, image_error[4];
     cresnet_options options = api_options(2);
@@ -160,7 +160,7 @@ static void files_and_their_bytes_give_the_same_results(void) {
     cresnet_close(model);
 }
 
-static void properties_are_those_of_the_run(void) {
+TEST(properties_are_those_of_the_run) {
     cresnet_model  *model;
     cresnet_error   error;
     cresnet_memory  memory;
@@ -189,7 +189,7 @@ static void properties_are_those_of_the_run(void) {
 
 /* ---- errors ---- */
 
-static void wrong_arguments_are_errors_and_the_model_stays_usable(void) {
+TEST(wrong_arguments_are_errors_and_the_model_stays_usable) {
     cresnet_model  *model;
     cresnet_error   error;
     cresnet_options options = api_options(1);
@@ -275,7 +275,7 @@ static void *call_often(void *argument) {
     return NULL;
 }
 
-static void many_threads_get_the_results_of_one(void) {
+TEST(many_threads_get_the_results_of_one) {
     cresnet_model  *model;
     cresnet_error   error;
     cresnet_options options = api_options(2);
@@ -297,12 +297,3 @@ static void many_threads_get_the_results_of_one(void) {
     }
     cresnet_close(model);
 }
-
-static void the_folder_is_removed(void) {
-    if (*run) drop_folder(dir);
-}
-
-TESTS(CASE(results_follow_from_the_weights), CASE(all_inputs_give_the_same_logits),
-      CASE(files_and_their_bytes_give_the_same_results), CASE(properties_are_those_of_the_run),
-      CASE(wrong_arguments_are_errors_and_the_model_stays_usable), CASE(many_threads_get_the_results_of_one),
-      CASE(the_folder_is_removed))

@@ -194,19 +194,12 @@ static void everywhere(enum place place) {
         }
 }
 
-static void in_the_thread_of_the_model(void) {
+TEST(in_the_thread_of_the_model) {
     everywhere(ALONE);
 }
-static void in_a_team(void) {
+TEST(in_a_team) {
     everywhere(IN_TEAM);
 }
-static void in_a_decoder(void) {
+TEST(in_a_decoder) {
     everywhere(IN_DECODER);
 }
-
-static void no_leaks(void) {
-    if (*run) drop_folder(dir);
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(in_the_thread_of_the_model), CASE(in_a_team), CASE(in_a_decoder), CASE(no_leaks))

@@ -82,7 +82,7 @@ static int count_noticed(const char *name, uint64_t seed, int flips, int *by_lib
     return noticed;
 }
 
-static void every_flipped_bit_is_noticed(void) {
+TEST(every_flipped_bit_is_noticed) {
     int by_library;
     if (!have_two_checkpoints("optim.kind=adamw", "optim.lr=0.001")) return;
     CHECK_INT(resumed_step(), 4);
@@ -98,11 +98,10 @@ static void every_flipped_bit_is_noticed(void) {
     CHECK_INT(count_noticed("state.safetensors", 2, 100, &by_library), 100); /* the library does not read its tensors */
     CHECK_INT(resumed_step(), 4);
     CHECK(library_opens());
-    drop_folder(dir);
 }
 
 /* Files of moving averages; sparse tensors and the mask of a pruned network. The library does not read the state. */
-static void other_files(void) {
+TEST(other_files) {
     static const struct {
         const char *key, *file;
         bool        is_read;
@@ -114,12 +113,11 @@ static void other_files(void) {
         if (!have_two_checkpoints("train.seed=3", cases[i].key)) return;
         CHECK_INT(count_noticed(cases[i].file, 6 + i, 40, &by_library), 40);
         if (cases[i].is_read) CHECK_INT(by_library, 40);
-        drop_folder(dir);
     }
 }
 
 /* A folder that an older version wrote has no checksums.txt: what the files say of themselves remains. */
-static void without_the_list(void) {
+TEST(without_the_list) {
     char path[2 * SUPPORT_PATH];
     int  by_library;
     if (!have_two_checkpoints("train.seed=3", "train.measure=no")) return;
@@ -129,7 +127,4 @@ static void without_the_list(void) {
     CHECK(library_opens());
     CHECK_INT(count_noticed("model.safetensors", 9, 100, &by_library), 100);
     CHECK_INT(by_library, 100);
-    drop_folder(dir);
 }
-
-TESTS(CASE(every_flipped_bit_is_noticed), CASE(other_files), CASE(without_the_list))

@@ -42,7 +42,7 @@ static cresnet_model *open_model(float want[IMAGES][API_CLASSES]) {
     return m;
 }
 
-static void host_tensors_give_the_same_logits(void) {
+TEST(host_tensors_give_the_same_logits) {
     float               want[IMAGES][API_CLASSES];
     cresnet_error       error;
     void               *out = NULL;
@@ -69,7 +69,7 @@ static void host_tensors_give_the_same_logits(void) {
     CHECK_INT(cr_alloc_live(), live - 1);
 }
 
-static void wrong_arguments_are_errors(void) {
+TEST(wrong_arguments_are_errors) {
     float               want[IMAGES][API_CLASSES];
     cresnet_error       error;
     void               *out = NULL;
@@ -139,7 +139,7 @@ static void copy_on(int foreign, void *to, const void *from, size_t bytes) {
 
 /* The caller's stream writes the images before the call, and reads the logits and changes the images after it. The
  * next call on the same stream reuses the memory of the logits. A call on another stream must not. */
-static void work_is_in_order_with_the_streams_of_the_caller(void) {
+TEST(work_is_in_order_with_the_streams_of_the_caller) {
     static uint8_t late[IMAGES * API_PIXELS], garbage[IMAGES * API_PIXELS];
     float          want[IMAGES][API_CLASSES], got[4][IMAGES][API_CLASSES];
     cresnet_error  error;
@@ -179,7 +179,7 @@ static void work_is_in_order_with_the_streams_of_the_caller(void) {
 }
 
 /* The model is freed with its last logits; their memory is limited while they are returned by other streams. */
-static void logits_on_the_device_keep_the_model(void) {
+TEST(logits_on_the_device_keep_the_model) {
     float             want[IMAGES][API_CLASSES];
     cresnet_error     error;
     void             *out[8];
@@ -240,11 +240,3 @@ static void logits_on_the_device_keep_the_model(void) {
     ((struct managed *)out[0])->deleter(out[0]);
     CHECK(cr_alloc_live() < before);
 }
-
-static void the_folder_is_removed(void) {
-    if (*run) drop_folder(dir);
-}
-
-TESTS(CASE(host_tensors_give_the_same_logits), CASE(wrong_arguments_are_errors),
-      CASE(work_is_in_order_with_the_streams_of_the_caller), CASE(logits_on_the_device_keep_the_model),
-      CASE(the_folder_is_removed))

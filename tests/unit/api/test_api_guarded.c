@@ -55,11 +55,11 @@ static void tensors_at(enum cr_cpu_level level) {
     (void)level;
 }
 
-static void tensors_stay_inside(void) {
+TEST(tensors_stay_inside) {
     if (api_have_run(dir, run, images, IMAGES)) at_every_level(tensors_at);
 }
 
-static void a_wrong_level_is_an_error(void) {
+TEST(a_wrong_level_is_an_error) {
     cresnet_options options = api_options(1);
     cresnet_model  *model;
     cresnet_error   error;
@@ -84,9 +84,3 @@ static void a_wrong_level_is_an_error(void) {
     cresnet_close(model);
     cr_free(kept);
 }
-
-static void the_folder_is_removed(void) {
-    if (*run) drop_folder(dir);
-}
-
-TESTS(CASE(tensors_stay_inside), CASE(a_wrong_level_is_an_error), CASE(the_folder_is_removed))

@@ -139,7 +139,7 @@ static void check_same(void) {
     free(locale);
 }
 
-static void decimal_comma(void) {
+TEST(decimal_comma) {
     if (!have_run()) SKIP("no run");
     if (!set_comma_locale(dir)) SKIP("no locale with a decimal comma, and no localedef");
     check_same();
@@ -147,7 +147,7 @@ static void decimal_comma(void) {
     (void)setlocale(LC_ALL, "C");
 }
 
-static void rounding(void) {
+TEST(rounding) {
     static const int modes[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
     if (!have_run()) SKIP("no run");
     for (size_t i = 0; i < CR_COUNT(modes); i++) {
@@ -159,7 +159,7 @@ static void rounding(void) {
     }
 }
 
-static void traps(void) {
+TEST(traps) {
     const int all = FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT;
     if (!have_run()) SKIP("no run");
     if (feenableexcept(all) < 0) SKIP("this processor has no floating-point traps");
@@ -169,7 +169,7 @@ static void traps(void) {
     CHECK_INT(after, all);
 }
 
-static void subnormal_numbers(void) {
+TEST(subnormal_numbers) {
 #ifdef __SSE2__
     const unsigned before = _mm_getcsr(), zero = 0x8040; /* flush to zero, denormals are zero */
     if (!have_run()) SKIP("no run");
@@ -182,10 +182,3 @@ static void subnormal_numbers(void) {
     SKIP("not on this processor");
 #endif
 }
-
-static void no_leaks(void) {
-    if (*run) drop_folder(dir);
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(decimal_comma), CASE(rounding), CASE(traps), CASE(subnormal_numbers), CASE(no_leaks))

@@ -15,7 +15,7 @@ static bool have_run(void) {
     return api_have_run(dir, run, images, IMAGES);
 }
 
-static void models_that_cannot_be_opened_say_why(void) {
+TEST(models_that_cannot_be_opened_say_why) {
     cresnet_model     *model;
     cresnet_error      error;
     cresnet_options    options = api_options(1);
@@ -73,7 +73,7 @@ static void models_that_cannot_be_opened_say_why(void) {
     cresnet_close(model);
 }
 
-static void failing_allocations_are_errors_without_leaks(void) {
+TEST(failing_allocations_are_errors_without_leaks) {
     cresnet_model  *model;
     cresnet_error   error;
     cresnet_options options = api_options(2);
@@ -96,10 +96,6 @@ static void failing_allocations_are_errors_without_leaks(void) {
     CHECK_INT(CR_MIN(failures, 50), 50);
 }
 
-static void the_folder_is_removed(void) {
-    if (*run) drop_folder(dir);
-}
-
 /* A server that accepts connections and never answers. Returns its socket; the address goes into `url`. */
 static int silent_server(char url[64]) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -117,7 +113,7 @@ static int interrupt_third(void *context) {
 }
 
 /* The limit of time is an hour: only options.interrupt ends the download. */
-static void a_download_can_be_interrupted(void) {
+TEST(a_download_can_be_interrupted) {
     static const char *const names[] = {"http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY", "CRESNET_OFFLINE"};
     cresnet_options          options = api_options(1);
     cresnet_model           *model;
@@ -145,6 +141,3 @@ static void a_download_can_be_interrupted(void) {
     CHECK(!model);
     close(server);
 }
-
-TESTS(CASE(models_that_cannot_be_opened_say_why), CASE(failing_allocations_are_errors_without_leaks),
-      CASE(a_download_can_be_interrupted), CASE(the_folder_is_removed))

@@ -76,7 +76,7 @@ static void *call_often(void *argument) {
     return NULL;
 }
 
-static void each_call_has_its_own_result(void) {
+TEST(each_call_has_its_own_result) {
     cresnet_error         error;
     pthread_t             thread[CALLERS];
     struct caller         caller[CALLERS];
@@ -94,7 +94,7 @@ static void each_call_has_its_own_result(void) {
     cr_api_stop(m);
 }
 
-static void calls_after_a_failure_of_the_device_are_refused(void) {
+TEST(calls_after_a_failure_of_the_device_are_refused) {
     cresnet_error         error;
     struct cresnet_model *m = cr_api_start(&error);
     struct call           c = {.number = 3, .end = CR_ERR_DEVICE}, next = {.number = 4};
@@ -131,7 +131,7 @@ static bool has_current(struct cresnet_model *m) {
     return has;
 }
 
-static void a_waiting_call_gets_the_reason(void) {
+TEST(a_waiting_call_gets_the_reason) {
     cresnet_error         error;
     pthread_t             thread;
     struct cresnet_model *m    = cr_api_start(&error);
@@ -145,6 +145,3 @@ static void a_waiting_call_gets_the_reason(void) {
     (void)pthread_join(thread, NULL);
     cr_api_stop(m);
 }
-
-TESTS(CASE(each_call_has_its_own_result), CASE(calls_after_a_failure_of_the_device_are_refused),
-      CASE(a_waiting_call_gets_the_reason))

@@ -27,7 +27,7 @@ static cresnet_model *open_with(int batch, int f32_tensors) {
 
 /* The images of several tensors in any order give the logits of each image alone, also when a tensor is divided between
  * two batches. */
-static void scattered_images_give_the_logits_of_each(void) {
+TEST(scattered_images_give_the_logits_of_each) {
     static const int     order[IMAGES] = {4, 0, 6, 2, 3, 1, 5}; /* 2 and 3 come from one tensor */
     cresnet_error        error;
     float                one[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
@@ -54,7 +54,7 @@ static void scattered_images_give_the_logits_of_each(void) {
         }
 }
 
-static void wrong_lists_of_tensors_are_errors(void) {
+TEST(wrong_lists_of_tensors_are_errors) {
     cresnet_error        error;
     float                logits[2 * API_CLASSES], values[API_PIXELS] = {0};
     cresnet_output       output = api_logits(logits);
@@ -78,7 +78,7 @@ static void wrong_lists_of_tensors_are_errors(void) {
     cresnet_close(model);
 }
 
-static void prepared_files_are_what_is_classified(void) {
+TEST(prepared_files_are_what_is_classified) {
     cresnet_error  error, image_error[3];
     char           good[SUPPORT_PATH], bad[SUPPORT_PATH];
     uint8_t        prepared[3 * API_PIXELS];
@@ -113,7 +113,7 @@ static void prepared_files_are_what_is_classified(void) {
 }
 
 /* Against a search for the best class that is not yet ranked. Logits of few values have many ties. */
-static void classes_are_ranked_by_logit_and_label(void) {
+TEST(classes_are_ranked_by_logit_and_label) {
     enum { CLASSES = 37 };
     float            logits[CLASSES], probability[CLASSES];
     int32_t          label[CLASSES];
@@ -140,7 +140,7 @@ static void classes_are_ranked_by_logit_and_label(void) {
 
 /* The setting gives tensors of 8 rows of 16 pixels; an image of this size is not resized. Logits of views are averaged,
  * for images but not for tensors. */
-static void settings_give_rectangles_and_views(void) {
+TEST(settings_give_rectangles_and_views) {
     enum { WIDTH = 2 * API_SIZE, BYTES = API_SIZE * WIDTH * 3 };
     const char *const settings[] = {"data.image_size=8x16", "data.tta=flip"};
     cresnet_options   options;
@@ -172,11 +172,3 @@ static void settings_give_rectangles_and_views(void) {
     CHECK(memcmp(one, other, sizeof one) != 0);
     cresnet_close(model);
 }
-
-static void the_folder_is_removed(void) {
-    if (*run) drop_folder(dir);
-}
-
-TESTS(CASE(scattered_images_give_the_logits_of_each), CASE(wrong_lists_of_tensors_are_errors),
-      CASE(prepared_files_are_what_is_classified), CASE(classes_are_ranked_by_logit_and_label),
-      CASE(settings_give_rectangles_and_views), CASE(the_folder_is_removed))

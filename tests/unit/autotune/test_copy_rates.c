@@ -97,10 +97,9 @@ static void set_rates(double out, double in, double latency) {
     latency_s       = latency;
     memory_max      = SIZE_MAX;
     copies          = 0;
-    cr_log_quiet(true);
 }
 
-static void rates_are_measured_once_and_saved(void) {
+TEST(rates_are_measured_once_and_saved) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH], *text = NULL;
     make_folder(folder);
     text_into(path, "%s/kernel_times.txt", folder);
@@ -130,11 +129,10 @@ static void rates_are_measured_once_and_saved(void) {
     CHECK_INT(copies, 0);
     CHECK(third.to_host_bytes_per_s == first.to_host_bytes_per_s && third.copy_latency_s == first.copy_latency_s);
     cr_free(text);
-    drop_folder(folder);
 }
 
 /* The option --kernel-times reads the rates of another device. */
-static void rates_of_another_device_are_read(void) {
+TEST(rates_of_another_device_are_read) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(folder);
     text_into(path, "%s/kernel_times.txt", folder);
@@ -161,10 +159,9 @@ static void rates_of_another_device_are_read(void) {
     cr_error_clear();
     CHECK(cr_cost_table_load(&other, folder, &load) != CR_OK && load == NULL);
     cr_error_clear();
-    drop_folder(folder);
 }
 
-static void without_memory_default_rates_are_used(void) {
+TEST(without_memory_default_rates_are_used) {
     char *text = NULL;
     set_rates(50e9, 40e9, 5e-6);
     memory_max                   = 1 << 20;
@@ -176,7 +173,7 @@ static void without_memory_default_rates_are_used(void) {
 }
 
 /* A plan needs seconds: those of a copy follow from its bytes, a barrier takes none. */
-static void copy_time_follows_from_bytes(void) {
+TEST(copy_time_follows_from_bytes) {
     struct cr_program     p;
     struct cr_cost_table *costs;
     double                seconds = -1;
@@ -201,6 +198,3 @@ static void copy_time_follows_from_bytes(void) {
     cr_program_free(&p);
     cr_cost_table_close(costs);
 }
-
-TESTS(CASE(rates_are_measured_once_and_saved), CASE(rates_of_another_device_are_read),
-      CASE(without_memory_default_rates_are_used), CASE(copy_time_follows_from_bytes))

@@ -2,7 +2,7 @@
  * processes share it, and it never stops a run. */
 #include "tests/harness/cost_table_support.h"
 
-static void mismatched_file_is_ignored(void) {
+TEST(mismatched_file_is_ignored) {
     static const char *const corrupt[] = {"",
                                           "cresnet kernel times 6",
                                           "cresnet costs 1\tGPU\n",
@@ -21,7 +21,7 @@ static void mismatched_file_is_ignored(void) {
         fixture_reopen(&s, "GPU A, driver 1");
         CHECK(best(&s).kernel == 1 && measured(&s) == 3);
     }
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
 /* The result of a run that measured: the text of the file. */
@@ -40,7 +40,7 @@ static void check_dropped(struct fixture *s, const char *text, size_t length) {
 }
 
 /* Lines with invalid numbers, missing fields, a truncated end: the whole file is ignored. */
-static void corrupt_line_invalidates_the_file(void) {
+TEST(corrupt_line_invalidates_the_file) {
     static const char *const lines[] = {"x\tfake.a\t0\tsig\n",
                                         "-1\tfake.a\t0\tsig\n",
                                         "0\tfake.a\t0\tsig\n",
@@ -77,11 +77,11 @@ static void corrupt_line_invalidates_the_file(void) {
     check_dropped(&s, whole, length);
     cr_free(whole);
     cr_free(text);
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
 /* A changed kernel or algo could name one that cannot run. */
-static void edited_file_is_ignored(void) {
+TEST(edited_file_is_ignored) {
     struct fixture s;
     char          *text = NULL;
     begin_with_file(&s, &text);
@@ -90,11 +90,11 @@ static void edited_file_is_ignored(void) {
     algo[1] = '7';
     check_dropped(&s, text, strlen(text));
     cr_free(text);
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
 /* A valid line of another signature does no harm. */
-static void line_of_another_op_is_ignored(void) {
+TEST(line_of_another_op_is_ignored) {
     struct fixture s;
     struct cr_text more = {0};
     char          *text = NULL;
@@ -105,23 +105,23 @@ static void line_of_another_op_is_ignored(void) {
     REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
     fixture_reopen(&s, "GPU A, driver 1");
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    fixture_end(&s);
+    fixture_close(&s);
     cr_text_free(&more);
     cr_free(text);
 }
 
-static void pipe_as_file_does_not_block(void) {
+TEST(pipe_as_file_does_not_block) {
     struct fixture s;
     char           dir[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(dir);
     CHECK_INT(mkfifo(text_into(path, "%s/kernel_times.txt", dir), 0600), 0);
     fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
 /* Each process wrote its measurements: neither is lost. */
-static void two_processes_share_the_file(void) {
+TEST(two_processes_share_the_file) {
     struct fixture a, b;
     fixture_begin(&a);
     fixture_open(&b, a.dir, "GPU A, driver 1");
@@ -136,11 +136,11 @@ static void two_processes_share_the_file(void) {
     resize(&a, 7);
     CHECK(best(&a).algo == 1);
     CHECK(measured(&a) == 0);
-    fixture_end(&a);
+    fixture_close(&a);
 }
 
 /* Entries of hundreds of signatures are found again, in the file and in memory. */
-static void many_signatures(void) {
+TEST(many_signatures) {
     enum { MANY = 700 };
     struct fixture s;
     char           dir[SUPPORT_PATH];
@@ -157,10 +157,9 @@ static void many_signatures(void) {
         cr_cost_table_flush(s.table);
         fixture_close(&s);
     }
-    drop_folder(dir);
 }
 
-static void unwritable_file_does_not_stop_the_run(void) {
+TEST(unwritable_file_does_not_stop_the_run) {
     struct fixture s;
     char           dir[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(dir);
@@ -189,10 +188,10 @@ static void unwritable_file_does_not_stop_the_run(void) {
         best(&s);
     }
     CHECK(measured(&s) == 0);
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
-static void location_of_the_file(void) {
+TEST(location_of_the_file) {
     struct cr_device device = {.caps = {.text = "GPU A, driver 1"}};
     char             long_home[CR_PATH_MAX + 8], *path;
     memset(long_home, 'h', sizeof long_home - 1);
@@ -215,7 +214,3 @@ static void location_of_the_file(void) {
         cr_free(path);
     }
 }
-
-TESTS(CASE(mismatched_file_is_ignored), CASE(corrupt_line_invalidates_the_file), CASE(edited_file_is_ignored),
-      CASE(line_of_another_op_is_ignored), CASE(pipe_as_file_does_not_block), CASE(two_processes_share_the_file),
-      CASE(many_signatures), CASE(unwritable_file_does_not_stop_the_run), CASE(location_of_the_file))

@@ -3,7 +3,7 @@
  * faults, and the table of a checkpoint. */
 #include "tests/harness/cost_table_support.h"
 
-static void fastest_kernel_and_algo_is_selected(void) {
+TEST(fastest_kernel_and_algo_is_selected) {
     struct fixture s;
     fixture_begin(&s);
     struct cr_cost cost = best(&s);
@@ -15,7 +15,7 @@ static void fastest_kernel_and_algo_is_selected(void) {
     cost                                                    = best(&s);
     CHECK(cost.kernel == 2 && measured(&s) == 7);
     CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as every launch in a captured graph */
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
 static double estimate_s;
@@ -25,7 +25,7 @@ static double estimate(const struct cr_device *d, const struct cr_program *p, co
 }
 
 /* A kernel is left out when its estimate exceeds the margin times the best time before it, and only then. */
-static void kernel_ruled_out_by_its_estimate_is_not_measured(void) {
+TEST(kernel_ruled_out_by_its_estimate_is_not_measured) {
     static const struct {
         double estimate_s;
         int    kernel, measured;
@@ -39,13 +39,13 @@ static void kernel_ruled_out_by_its_estimate_is_not_measured(void) {
         CHECK_INT(best(&s).kernel, v[i].kernel);
         CHECK_INT(measured(&s), v[i].measured);
         kernel_c.estimate = NULL;
-        fixture_end(&s);
+        fixture_close(&s);
     }
 }
 
 /* The launch of a library takes the host longer than the device: only the device time counts, in any order of the
  * kernels. */
-static void enqueue_time_is_not_counted(void) {
+TEST(enqueue_time_is_not_counted) {
     static const double now[3][2] = {{11e-6, 0}, {14e-6, 9e-6}, {12e-6, 0}}, enqueue[3] = {40e-6, 40e-6, 2e-6};
     struct fixture      s;
     fixture_begin(&s);
@@ -55,11 +55,11 @@ static void enqueue_time_is_not_counted(void) {
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 9e-6) < 2e-9);
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
 /* The time of events does not count either: with it, two short launches would look alike. */
-static void event_time_is_not_counted(void) {
+TEST(event_time_is_not_counted) {
     static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
     struct fixture      s;
     fixture_begin(&s);
@@ -68,12 +68,12 @@ static void event_time_is_not_counted(void) {
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 2e-6) < 2e-9);
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
 /* Inputs are noise, although earlier ops wrote to the same memory: for small inputs, for inputs larger than the noise
  * buffer, and when measured again. */
-static void inputs_are_noise_each_time(void) {
+TEST(inputs_are_noise_each_time) {
     static const int64_t images[] = {2, 9000, 3, 700, 4, 8999, 5, 9001};
     struct fixture       s;
     fixture_begin(&s);
@@ -87,10 +87,10 @@ static void inputs_are_noise_each_time(void) {
         CHECK_INT(not_noise, 0);
     }
     CHECK(measured(&s) > 3 * 5 && launches > 3 * 5 * 3);
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
-static void known_times_are_not_measured_again(void) {
+TEST(known_times_are_not_measured_again) {
     struct fixture s;
     fixture_begin(&s);
     best(&s);
@@ -107,7 +107,7 @@ static void known_times_are_not_measured_again(void) {
     s.program.tensor[0].dtype = s.program.tensor[1].dtype = CR_BF16;
     best(&s);
     CHECK(measured(&s) == 3);
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
 /* The other run measured the fastest kernel as slow. */
@@ -118,7 +118,7 @@ static void make_slow(char *text) {
     update_checksum(text);
 }
 
-static void checkpoint_table_takes_precedence(void) {
+TEST(checkpoint_table_takes_precedence) {
     struct fixture s;
     char          *text = NULL;
     fixture_begin(&s);
@@ -134,12 +134,12 @@ static void checkpoint_table_takes_precedence(void) {
     CHECK_HAS(cr_error_message(), "another device");
     CHECK(cr_cost_table_load_fixed(s.table, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
-    fixture_end(&s);
+    fixture_close(&s);
     cr_free(text);
 }
 
 /* The kernel that the choice of a checkpoint used no longer exists. */
-static void missing_kernel_is_reported(void) {
+TEST(missing_kernel_is_reported) {
     struct fixture s;
     char          *text = NULL;
     fixture_begin(&s);
@@ -151,13 +151,13 @@ static void missing_kernel_is_reported(void) {
     CHECK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
-    fixture_end(&s);
+    fixture_close(&s);
     cr_free(text);
 }
 
 /* The entries of a checkpoint are for its run only: the file of the user keeps its own entries and gets the new
  * measurements. */
-static void checkpoint_table_is_not_written_to_the_file(void) {
+TEST(checkpoint_table_is_not_written_to_the_file) {
     struct fixture s;
     char          *text = NULL;
     fixture_begin(&s);
@@ -184,12 +184,12 @@ static void checkpoint_table_is_not_written_to_the_file(void) {
     CHECK(best(&s).algo == 1);
     resize(&s, 6);
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    fixture_end(&s);
+    fixture_close(&s);
     cr_free(text);
 }
 
 /* A candidate that needs more memory than is available could not run either; with more memory it is tried again. */
-static void candidates_without_memory_are_not_selected(void) {
+TEST(candidates_without_memory_are_not_selected) {
     struct fixture s;
     char          *text = NULL;
     fixture_begin(&s);
@@ -200,12 +200,12 @@ static void candidates_without_memory_are_not_selected(void) {
     cr_cost_table_flush(s.table);
     fixture_reopen(&s, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    fixture_end(&s);
+    fixture_close(&s);
     cr_free(text);
 }
 
 /* Every option that changes the set of kernels, or their results, is part of the signature. */
-static void attributes_are_distinguished(void) {
+TEST(attributes_are_distinguished) {
     static const enum cr_op_kind kinds[] = {CR_OP_s2d_filter_grad, CR_OP_bn_grad_finalize, CR_OP_dense_wgrad,
                                             CR_OP_dense_bgrad, CR_OP_conv_wgrad};
     struct cr_device             device  = {0};
@@ -230,7 +230,7 @@ static void attributes_are_distinguished(void) {
 }
 
 /* Checkpoints of version 0.3 hold times under these keys. A key that changes makes a resumed run measure again. */
-static void keys_are_those_of_version_0_3(void) {
+TEST(keys_are_those_of_version_0_3) {
     struct cr_device  device  = {.options.deterministic = true};
     struct cr_text    text[4] = {{0}};
     struct cr_program p;
@@ -258,7 +258,7 @@ static void keys_are_those_of_version_0_3(void) {
 }
 
 /* The kernel of one loss computes another loss wrongly. */
-static void losses_are_distinguished(void) {
+TEST(losses_are_distinguished) {
     const struct cr_loss_attr losses[] = {{.smoothing = 0.1f},
                                           {.sigmoid = true},
                                           {.sigmoid = true, .several = true},
@@ -286,7 +286,7 @@ static bool refuses(const struct cr_device *device, const struct cr_program *p, 
 }
 
 /* A table from a file names the fastest kernel, which does not compute this op. */
-static void a_kernel_that_refuses_the_op_is_not_selected(void) {
+TEST(a_kernel_that_refuses_the_op_is_not_selected) {
     struct fixture s;
     size_t         bytes;
     fixture_begin(&s);
@@ -297,21 +297,13 @@ static void a_kernel_that_refuses_the_op_is_not_selected(void) {
     CHECK_STATUS(model.select(model.self, &s.program, &s.op, &bytes), CR_OK);
     CHECK_INT(s.op.kernel, 0);
     kernel_b.accepts = NULL;
-    fixture_end(&s);
+    fixture_close(&s);
 }
 
-static void without_scratch_memory_the_first_kernel_is_selected(void) {
+TEST(without_scratch_memory_the_first_kernel_is_selected) {
     struct fixture s;
     fixture_begin(&s);
     memory_max = 0;
     CHECK(best(&s).kernel == 0 && best(&s).algo == 0 && launches == 0);
-    fixture_end(&s);
+    fixture_close(&s);
 }
-
-TESTS(CASE(fastest_kernel_and_algo_is_selected), CASE(kernel_ruled_out_by_its_estimate_is_not_measured),
-      CASE(enqueue_time_is_not_counted), CASE(event_time_is_not_counted), CASE(inputs_are_noise_each_time),
-      CASE(known_times_are_not_measured_again), CASE(checkpoint_table_takes_precedence),
-      CASE(checkpoint_table_is_not_written_to_the_file), CASE(missing_kernel_is_reported),
-      CASE(candidates_without_memory_are_not_selected), CASE(without_scratch_memory_the_first_kernel_is_selected),
-      CASE(attributes_are_distinguished), CASE(keys_are_those_of_version_0_3), CASE(losses_are_distinguished),
-      CASE(a_kernel_that_refuses_the_op_is_not_selected))

@@ -8,7 +8,7 @@
 /* ---- the decision ---- */
 
 /* A first quiet test decides; otherwise the majority of three does, as soon as it is certain. */
-static void decision_is_the_majority_of_three(void) {
+TEST(decision_is_the_majority_of_three) {
     static const double quiet[] = {1, 1.02, 1.14}, high[] = {1.16, 2, 1e9};
     for (int bits = 0; bits < 8; bits++)
         for (int level = 0; level < 9; level++) {
@@ -104,7 +104,7 @@ static bool is_saved(const char *dir, int64_t batch) {
     return count == 0;
 }
 
-static void quiet_times_are_saved(void) {
+TEST(quiet_times_are_saved) {
     struct fixture s;
     begin_with_work(&s, false);
     work_async.reference_work = NULL; /* another device */
@@ -124,7 +124,6 @@ static void quiet_times_are_saved(void) {
     CHECK(s.table->sharing.unsaved == 0 && s.table->entries == 6);
     fixture_close(&s);
     CHECK(is_saved(s.dir, 2) && is_saved(s.dir, 5));
-    drop_folder(s.dir);
 }
 
 /* The times of a shared device select kernels and get into checkpoints, but not into the file. */
@@ -150,16 +149,15 @@ static void check_times_are_not_saved(bool pieces) {
     fixture_close(&s);
     CHECK(!is_saved(s.dir, 2));
     CHECK(access(s.path, F_OK) != 0);
-    drop_folder(s.dir);
 }
 
-static void times_of_a_shared_device_are_not_saved(void) {
+TEST(times_of_a_shared_device_are_not_saved) {
     check_times_are_not_saved(false);
     check_times_are_not_saved(true);
 }
 
 /* The device has memory for the kernels, but not for a test: it counts as quiet. */
-static void without_memory_for_a_test_times_are_saved(void) {
+TEST(without_memory_for_a_test_times_are_saved) {
     struct fixture s;
     begin_with_work(&s, true);
     work_backend.reserve = refuse_tests;
@@ -168,11 +166,10 @@ static void without_memory_for_a_test_times_are_saved(void) {
     CHECK(works == 0 && s.table->sharing.unsaved == 0);
     fixture_close(&s);
     CHECK(is_saved(s.dir, 2));
-    drop_folder(s.dir);
 }
 
 /* Another process starts, or ends, while this one measures: only entries between two quiet tests are saved. */
-static void only_quiet_periods_are_saved(void) {
+TEST(only_quiet_periods_are_saved) {
     for (int starts = 0; starts < 2; starts++) {
         struct fixture s;
         begin_with_work(&s, !starts);
@@ -192,12 +189,11 @@ static void only_quiet_periods_are_saved(void) {
         /* Starts: the tests are quiet, quiet, busy, busy, busy. Ends: busy, busy, quiet, quiet, quiet. */
         CHECK(is_saved(s.dir, 2) == starts && !is_saved(s.dir, 5));
         CHECK(is_saved(s.dir, 6) == !starts && is_saved(s.dir, 7) == !starts);
-        drop_folder(s.dir);
     }
 }
 
 /* One time slice of a screen, for example, is an accident. */
-static void one_interruption_is_no_sharing(void) {
+TEST(one_interruption_is_no_sharing) {
     struct fixture s;
     begin_with_work(&s, false);
     interrupted = 20;
@@ -206,11 +202,10 @@ static void one_interruption_is_no_sharing(void) {
     cr_cost_table_flush(s.table);
     fixture_close(&s);
     CHECK(is_saved(s.dir, 2));
-    drop_folder(s.dir);
 }
 
 /* Earlier entries stay in the file when a later run adds nothing because the device is shared. */
-static void file_keeps_earlier_times(void) {
+TEST(file_keeps_earlier_times) {
     struct fixture s;
     begin_with_work(&s, false);
     best(&s);
@@ -222,7 +217,6 @@ static void file_keeps_earlier_times(void) {
     cr_cost_table_flush(s.table);
     fixture_close(&s);
     CHECK(is_saved(s.dir, 2) && !is_saved(s.dir, 5));
-    drop_folder(s.dir);
 }
 
 /* ---- processes ---- */
@@ -243,7 +237,7 @@ static int exit_code(pid_t child) {
 }
 
 /* Two first starts: the second one waits for the first one and measures nothing. */
-static void second_process_waits_and_reads(void) {
+TEST(second_process_waits_and_reads) {
     struct fixture s, second;
     char           dir[SUPPORT_PATH], lock[SUPPORT_PATH + 20];
     make_folder(dir);
@@ -260,11 +254,10 @@ static void second_process_waits_and_reads(void) {
     CHECK(access(lock, F_OK) != 0);
     fixture_close(&second);
     fixture_close(&s);
-    drop_folder(dir);
 }
 
 /* A killed process leaves the lock file, but no lock. Another GPU has another lock. */
-static void a_left_file_and_another_gpu_do_not_wait(void) {
+TEST(a_left_file_and_another_gpu_do_not_wait) {
     struct fixture s, second;
     char           dir[SUPPORT_PATH], lock[SUPPORT_PATH + 20];
     make_folder(dir);
@@ -281,11 +274,10 @@ static void a_left_file_and_another_gpu_do_not_wait(void) {
     CHECK(access(lock, F_OK) != 0);
     fixture_close(&second);
     fixture_close(&s);
-    drop_folder(dir);
 }
 
 /* Many processes start at once: every one gets all times, and exactly one measures. */
-static void one_of_many_processes_measures(void) {
+TEST(one_of_many_processes_measures) {
     enum { MANY = 12 };
     struct fixture s[MANY];
     pid_t          child[MANY];
@@ -301,10 +293,4 @@ static void one_of_many_processes_measures(void) {
     }
     CHECK_INT(measurers, 1);
     for (int i = 0; i < MANY; i++) fixture_close(&s[i]);
-    drop_folder(dir);
 }
-
-TESTS(CASE(without_memory_for_a_test_times_are_saved), CASE(decision_is_the_majority_of_three),
-      CASE(quiet_times_are_saved), CASE(times_of_a_shared_device_are_not_saved), CASE(only_quiet_periods_are_saved),
-      CASE(one_interruption_is_no_sharing), CASE(file_keeps_earlier_times), CASE(second_process_waits_and_reads),
-      CASE(a_left_file_and_another_gpu_do_not_wait), CASE(one_of_many_processes_measures))

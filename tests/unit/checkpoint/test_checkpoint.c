@@ -16,24 +16,14 @@ static void check_link(const char *link, const char *want) {
     CHECK_STR(target, want);
 }
 
-static bool same_file(const char *a, const char *b) {
-    char  *x = NULL, *y = NULL;
-    size_t nx = 0, ny = 1;
-    bool same = cr_file_read(a, 1 << 20, &x, &nx) == CR_OK && cr_file_read(b, 1 << 20, &y, &ny) == CR_OK && nx == ny &&
-                !memcmp(x, y, nx);
-    cr_free(x);
-    cr_free(y);
-    return same;
-}
-
 /* ---- content of a checkpoint ---- */
 
-static void files_of_a_checkpoint(void) {
+TEST(files_of_a_checkpoint) {
     struct cr_st_file *file;
     float              conv[120];
     int64_t            count = 0;
-    REQUIRE(folder_open());
-    REQUIRE_OK(fake_save(folder, 5, false, 2));
+    folder_open();
+    REQUIRE_OK(fake_save(tmp_path, 5, false, 2));
     check_link("last", "step-5");
     CHECK(!is_there(in_folder("best")));
     CHECK_INT(intact_step(in_folder("step-5")), 5);
@@ -55,60 +45,56 @@ static void files_of_a_checkpoint(void) {
     CHECK_STR(cr_st_meta_find(file, "step"), "5");
     CHECK_STR(cr_st_meta_find(file, "epoch"), "3");
     cr_st_close(file);
-    folder_close();
 }
 
-static void equal_states_give_equal_files(void) {
+TEST(equal_states_give_equal_files) {
     static const char *const names[] = {"model.safetensors", "state.safetensors", "config.ini", "classes.txt",
                                         "kernel_times.txt"};
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a")));
     REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("b")));
     REQUIRE_OK(fake_save(in_folder("a"), 7, false, 2));
     usleep(20000);
     REQUIRE_OK(fake_save(in_folder("b"), 7, true, 0));
     for (size_t i = 0; i < CR_COUNT(names); i++)
-        CHECK(same_file(in_folder("a/step-7/%s", names[i]), in_folder("b/last/%s", names[i])));
+        CHECK(same_bytes(in_folder("a/step-7/%s", names[i]), in_folder("b/last/%s", names[i])));
     REQUIRE_OK(fake_save(in_folder("b"), 8, false, 0));
-    CHECK(!same_file(in_folder("a/last/model.safetensors"), in_folder("b/last/model.safetensors")));
-    folder_close();
+    CHECK(!same_bytes(in_folder("a/last/model.safetensors"), in_folder("b/last/model.safetensors")));
 }
 
-static void io_fails(void) {
+TEST(io_fails) {
     struct fake fake;
     int64_t     live = cr_alloc_live();
-    REQUIRE(folder_open());
-    REQUIRE_OK(fake_save(folder, 1, false, 2));
+    folder_open();
+    REQUIRE_OK(fake_save(tmp_path, 1, false, 2));
     for (int n = 1; n <= BLOBS; n++) {
         fake_fill(&fake, 2);
         fake.fail_at = n;
-        CHECK_STATUS(fake_save_from(&fake, folder, 2, true, 2), CR_ERR_DEVICE);
-        CHECK_INT(leftovers(folder), 0);
+        CHECK_STATUS(fake_save_from(&fake, tmp_path, 2, true, 2), CR_ERR_DEVICE);
+        CHECK_INT(leftovers(tmp_path), 0);
         CHECK(!is_there(in_folder("step-2")));
     }
     fake_fill(&fake, 2);
     fake.fail_at = 2;
     CHECK_STATUS(fake_read(&fake, in_folder("last/model.safetensors"), fake_tensors, MODEL), CR_ERR_DEVICE);
     CHECK_INT(cr_alloc_live(), live);
-    folder_close();
 }
 
-static void class_name_with_line_break(void) {
+TEST(class_name_with_line_break) {
     const char *const   classes[] = {"cat", "do\ng"};
     struct cr_ckpt_io   io        = {.get = fake_get, .put = fake_put};
     struct cr_ckpt_save save      = {.step = 1, .config_text = "", .class_names = classes, .classes = 2};
-    REQUIRE(folder_open());
-    save.run_dir = folder;
+    folder_open();
+    save.run_dir = tmp_path;
     CHECK_STATUS(cr_ckpt_write(&save, &io), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "class 1 contains a line break");
-    CHECK_INT(leftovers(folder), 0);
-    folder_close();
+    CHECK_INT(leftovers(tmp_path), 0);
 }
 
 /* ---- folders and links ---- */
 
-static void run_folder(void) {
-    REQUIRE(folder_open());
+TEST(run_folder) {
+    folder_open();
     CHECK(!cr_ckpt_dir_in_use(in_folder("a/b//c/")));
     REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a/b//c/")));
     REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("a/b/c")));
@@ -129,56 +115,52 @@ static void run_folder(void) {
     CHECK_STATUS(fake_save(in_folder("nowhere"), 1, false, 1), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), in_folder("nowhere"));
     CHECK_INT(leftovers(in_folder("a/b/c")), 0);
-    folder_close();
 }
 
-static void keep_counts(void) {
-    REQUIRE(folder_open());
-    for (int step = 1; step <= 9; step++) REQUIRE_OK(fake_save(folder, step, step == 3, 2));
+TEST(keep_counts) {
+    folder_open();
+    for (int step = 1; step <= 9; step++) REQUIRE_OK(fake_save(tmp_path, step, step == 3, 2));
     for (int step = 1; step <= 9; step++)
         CHECK_INT(intact_step(in_folder("step-%d", step)), step == 3 || step >= 8 ? step : -1 /* 9 is `last` */);
     check_link("best", "step-3");
     check_link("last", "step-9");
-    REQUIRE_OK(cr_ckpt_mark_best(folder, 8));
+    REQUIRE_OK(cr_ckpt_mark_best(tmp_path, 8));
     check_link("best", "step-8");
-    REQUIRE_OK(fake_save(folder, 10, false, 0));
+    REQUIRE_OK(fake_save(tmp_path, 10, false, 0));
     for (int step = 1; step <= 10; step++) CHECK(is_there(in_folder("step-%d", step)) == (step == 8 || step == 10));
-    CHECK_STATUS(cr_ckpt_mark_best(folder, 3), CR_ERR_IO);
+    CHECK_STATUS(cr_ckpt_mark_best(tmp_path, 3), CR_ERR_IO);
     check_link("best", "step-8");
     /* a name that is not step-N is never removed */
     CHECK_INT(mkdir(in_folder("step-007"), 0700) | mkdir(in_folder("step-x"), 0700) | mkdir(in_folder("step-"), 0700),
               0);
-    REQUIRE_OK(fake_save(folder, 11, false, -1));
-    REQUIRE_OK(fake_save(folder, 12, false, 0));
+    REQUIRE_OK(fake_save(tmp_path, 11, false, -1));
+    REQUIRE_OK(fake_save(tmp_path, 12, false, 0));
     CHECK(is_there(in_folder("step-007")) && is_there(in_folder("step-x")) && is_there(in_folder("step-")));
     CHECK(!is_there(in_folder("step-10")) && !is_there(in_folder("step-11")) && is_there(in_folder("step-8")));
-    CHECK_INT(leftovers(folder), 0);
-    folder_close();
+    CHECK_INT(leftovers(tmp_path), 0);
 }
 
-static void saving_a_step_again(void) {
+TEST(saving_a_step_again) {
     struct fake other;
-    REQUIRE(folder_open());
-    REQUIRE_OK(fake_save(folder, 1, true, 5));
+    folder_open();
+    REQUIRE_OK(fake_save(tmp_path, 1, true, 5));
     fake_fill(&other, 2);
-    REQUIRE_OK(fake_save_from(&other, folder, 1, false, 5));
+    REQUIRE_OK(fake_save_from(&other, tmp_path, 1, false, 5));
     CHECK_INT(intact_step(in_folder("step-1")), -1); /* it now holds the values of step 2 */
-    REQUIRE_OK(fake_save(folder, 1, false, 5));
+    REQUIRE_OK(fake_save(tmp_path, 1, false, 5));
     CHECK_INT(intact_step(in_folder("step-1")), 1);
     CHECK_INT(intact_step(in_folder("best")), 1);
-    CHECK_INT(leftovers(folder), 0);
-    folder_close();
+    CHECK_INT(leftovers(tmp_path), 0);
 }
 
-static void links_that_are_folders(void) {
-    REQUIRE(folder_open());
+TEST(links_that_are_folders) {
+    folder_open();
     CHECK_INT(mkdir(in_folder("last"), 0700) | mkdir(in_folder("last/mine"), 0700), 0);
-    CHECK_STATUS(fake_save(folder, 1, false, 1), CR_ERR_IO);
+    CHECK_STATUS(fake_save(tmp_path, 1, false, 1), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "move the folder away");
     CHECK(is_there(in_folder("last/mine")));
     CHECK_INT(intact_step(in_folder("step-1")), 1);
-    CHECK_INT(leftovers(folder), 0);
-    folder_close();
+    CHECK_INT(leftovers(tmp_path), 0);
 }
 
 /* ---- find ---- */
@@ -195,24 +177,24 @@ static void damage(const char *path) {
     CHECK_INT(truncate(path, 100), 0);
 }
 
-static void find_newest(void) {
+TEST(find_newest) {
     char *stderr_text, *found;
-    REQUIRE(folder_open());
-    CHECK_INT(found_step(folder), -2);
+    folder_open();
+    CHECK_INT(found_step(tmp_path), -2);
     CHECK_INT(found_step(in_folder("none")), -2);
     REQUIRE_OK(cr_file_write_atomic(in_folder("file"), "x", 1));
     CHECK_INT(found_step(in_folder("file")), -3);
     for (int step = 1; step <= 10; step += 3)
-        REQUIRE_OK(fake_save(folder, step, false, 10)); /* 1 4 7 10: 10 > 7 as numbers */
-    CHECK_INT(found_step(folder), 10);
+        REQUIRE_OK(fake_save(tmp_path, step, false, 10)); /* 1 4 7 10: 10 > 7 as numbers */
+    CHECK_INT(found_step(tmp_path), 10);
     stderr_to(in_folder("said"));
     damage(in_folder("step-10/state.safetensors"));
     CHECK_INT(symlink("step-10", in_folder("best")), 0);
-    CHECK_STATUS(cr_ckpt_find_best(folder, &found), CR_ERR_FORMAT); /* only a resumed run goes on to an older one */
+    CHECK_STATUS(cr_ckpt_find_best(tmp_path, &found), CR_ERR_FORMAT); /* only a resumed run goes on to an older one */
     CHECK_HAS(cr_error_message(), "step-10/state.safetensors");
-    CHECK_STATUS(cr_ckpt_find(folder, &found), CR_ERR_FORMAT);
+    CHECK_STATUS(cr_ckpt_find(tmp_path, &found), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "step-10/state.safetensors");
-    REQUIRE_OK(cr_ckpt_find_intact(folder, &found));
+    REQUIRE_OK(cr_ckpt_find_intact(tmp_path, &found));
     stderr_back();
     CHECK_INT(intact_step(found), 7);
     cr_free(found);
@@ -222,23 +204,22 @@ static void find_newest(void) {
     CHECK(strchr(stderr_text, '\n') == strrchr(stderr_text, '\n')); /* on one line */
     cr_free(stderr_text);
     stderr_to("/dev/null");
-    CHECK_INT(found_step(folder), 7);
+    CHECK_INT(found_step(tmp_path), 7);
     unlink(in_folder("last"));
-    CHECK_INT(found_step(folder), 7);
+    CHECK_INT(found_step(tmp_path), 7);
     unlink(in_folder("step-7/config.ini"));
-    CHECK_INT(found_step(folder), 4);
+    CHECK_INT(found_step(tmp_path), 4);
     CHECK_INT(symlink("step-1", in_folder("last")), 0); /* a user set the link back by hand */
-    CHECK_INT(found_step(folder), 1);
+    CHECK_INT(found_step(tmp_path), 1);
     unlink(in_folder("last"));
     CHECK_INT(symlink("step-99", in_folder("last")), 0);
-    CHECK_INT(found_step(folder), 4);
+    CHECK_INT(found_step(tmp_path), 4);
     CHECK_INT(rename(in_folder("step-4"), in_folder("step-50")), 0); /* its files say step 4 */
-    CHECK_INT(found_step(folder), 1);
+    CHECK_INT(found_step(tmp_path), 1);
     damage(in_folder("step-1/model.safetensors"));
-    CHECK_INT(found_step(folder), -3); /* a run must not start again as if nothing were there */
+    CHECK_INT(found_step(tmp_path), -3); /* a run must not start again as if nothing were there */
     CHECK_HAS(cr_error_message(), "no checkpoint in this folder can be read");
     stderr_back();
-    folder_close();
 }
 
 /* ---- damage ---- */
@@ -260,18 +241,18 @@ static void check_refused(const char *what) {
     CHECK_HAS(cr_error_message(), "; the newest intact checkpoint before it is ");
     CHECK_HAS(cr_error_message(), "/step-1");
     stderr_to("/dev/null");
-    CHECK_INT(found_step(folder), 1);
+    CHECK_INT(found_step(tmp_path), 1);
     stderr_back();
 }
 
 /* Damage that needs no flipped bit, and a list of files that was tampered with. */
-static void damaged_folders(void) {
+TEST(damaged_folders) {
     static const char *const moved[] = {"model.safetensors", "state.safetensors", "config.ini"};
     char                    *text, *extra;
     size_t                   length;
-    REQUIRE(folder_open());
-    REQUIRE_OK(fake_save(folder, 1, false, 9));
-    REQUIRE_OK(fake_save(folder, 2, false, 9));
+    folder_open();
+    REQUIRE_OK(fake_save(tmp_path, 1, false, 9));
+    REQUIRE_OK(fake_save(tmp_path, 2, false, 9));
     REQUIRE_OK(cr_ckpt_verify(in_folder("step-2")));
     for (size_t i = 0; i < CR_COUNT(moved); i++) { /* files of another step, each valid in itself */
         exchange(in_folder("step-1/%s", moved[i]), in_folder("step-2/%s", moved[i]));
@@ -298,11 +279,6 @@ static void damaged_folders(void) {
     check_refused("step-2/checksums.txt: is damaged");
     CHECK_INT(unlink(in_folder("step-2/checksums.txt")), 0); /* as an older version would have written it */
     REQUIRE_OK(cr_ckpt_verify(in_folder("step-2")));
-    CHECK_INT(found_step(folder), 2);
+    CHECK_INT(found_step(tmp_path), 2);
     cr_free(text);
-    folder_close();
 }
-
-TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_give_equal_files), CASE(io_fails),
-      CASE(class_name_with_line_break), CASE(run_folder), CASE(keep_counts), CASE(saving_a_step_again),
-      CASE(links_that_are_folders), CASE(find_newest), CASE(damaged_folders))

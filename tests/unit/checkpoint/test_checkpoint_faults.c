@@ -20,7 +20,7 @@ static int64_t found_step(const char *run_dir) {
 /* Checks the folder after a save of step 30 that returned `status`. 10 (best) and 20 (last) existed before, and perhaps
  * 30. */
 static void check_after(cr_status status, bool had_30, bool one_failure, int64_t n) {
-    int64_t last = intact_step(in_folder("last")), best = intact_step(in_folder("best")), found = found_step(folder);
+    int64_t last = intact_step(in_folder("last")), best = intact_step(in_folder("best")), found = found_step(tmp_path);
     if (last < 0 || best < 0 || found < 0)
         TEST_FAIL_("n = %d: last %d best %d found %d", (int)n, (int)last, (int)best, (int)found);
     if (had_30) CHECK_INT(intact_step(in_folder("step-30")), 30);
@@ -31,15 +31,15 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
         CHECK_INT(best, 30);
     } else {
         CHECK_INT(status, CR_ERR_IO);
-        CHECK_HAS(cr_error_message(), folder);
+        CHECK_HAS(cr_error_message(), tmp_path);
         CHECK_INT(intact_step(in_folder("step-10")), 10);
-        if (one_failure) CHECK_INT(leftovers(folder), 0);
+        if (one_failure) CHECK_INT(leftovers(tmp_path), 0);
     }
-    cr_ckpt_sweep(folder);
-    CHECK_INT(leftovers(folder), 0);
-    CHECK_INT(found_step(folder), last);
-    REQUIRE_OK(fake_save(folder, 40, false, 2)); /* and saving works afterwards */
-    CHECK_INT(found_step(folder), 40);
+    cr_ckpt_sweep(tmp_path);
+    CHECK_INT(leftovers(tmp_path), 0);
+    CHECK_INT(found_step(tmp_path), last);
+    REQUIRE_OK(fake_save(tmp_path, 40, false, 2)); /* and saving works afterwards */
+    CHECK_INT(found_step(tmp_path), 40);
 }
 
 static void check_warned(int64_t n) {
@@ -52,14 +52,14 @@ static void check_warned(int64_t n) {
 static void scan(bool again, int64_t times, int error) {
     int64_t live = cr_alloc_live(), failures = 0;
     for (int64_t n = 1;; n++) {
-        REQUIRE(folder_open());
-        REQUIRE_OK(fake_save(folder, 10, true, 5));
-        if (again) REQUIRE_OK(fake_save(folder, 30, false, 5));
-        REQUIRE_OK(fake_save(folder, 20, false, 5));
+        folder_open();
+        REQUIRE_OK(fake_save(tmp_path, 10, true, 5));
+        if (again) REQUIRE_OK(fake_save(tmp_path, 30, false, 5));
+        REQUIRE_OK(fake_save(tmp_path, 20, false, 5));
         stderr_to(in_folder("said"));
         uint64_t before = cr_fs_calls();
         cr_fs_fail_at(n, times, error);
-        cr_status status = fake_save(folder, 30, true, 2);
+        cr_status status = fake_save(tmp_path, 30, true, 2);
         cr_fs_fail_at(0, 0, 0);
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
         stderr_back();
@@ -67,7 +67,6 @@ static void scan(bool again, int64_t times, int error) {
         if (fired && status == CR_OK && error != EINVAL) check_warned(n); /* every failure is reported */
         failures += status != CR_OK;
         check_after(status, again, times == 1, n);
-        folder_close();
         CHECK_INT(cr_alloc_live(), live);
         if (!fired) break;
         REQUIRE(n < 500 && !test_failures_);
@@ -75,36 +74,36 @@ static void scan(bool again, int64_t times, int error) {
     CHECK(failures > 25); /* mkdir, 4 x (create, writes, sync, close), syncs, rename, links */
 }
 
-static void every_call_fails_once(void) {
+TEST(every_call_fails_once) {
     scan(false, 1, EIO);
 }
-static void all_later_calls_fail(void) {
+TEST(all_later_calls_fail) {
     scan(false, 1000000, EIO);
 }
-static void disk_stays_full(void) {
+TEST(disk_stays_full) {
     scan(false, 1000000, ENOSPC);
 }
-static void every_call_fails_once_when_saving_again(void) {
+TEST(every_call_fails_once_when_saving_again) {
     scan(true, 1, EIO);
 }
-static void all_later_calls_fail_when_saving_again(void) {
+TEST(all_later_calls_fail_when_saving_again) {
     scan(true, 1000000, EIO);
 }
 /* one of the failures is the failure of the exchange itself: the fallback with two renames is used */
-static void without_atomic_exchange(void) {
+TEST(without_atomic_exchange) {
     scan(true, 1, EINVAL);
 }
 
-static void links_and_atomic_files(void) {
+TEST(links_and_atomic_files) {
     for (int64_t n = 1;; n++) {
         char *text;
-        REQUIRE(folder_open());
-        REQUIRE_OK(fake_save(folder, 1, true, 5));
-        REQUIRE_OK(fake_save(folder, 2, false, 5));
+        folder_open();
+        REQUIRE_OK(fake_save(tmp_path, 1, true, 5));
+        REQUIRE_OK(fake_save(tmp_path, 2, false, 5));
         REQUIRE_OK(cr_file_write_atomic(in_folder("f"), "old", 3));
         uint64_t before = cr_fs_calls();
         cr_fs_fail_at(n, 1, EIO);
-        cr_status best_status = cr_ckpt_mark_best(folder, 2), file = cr_file_write_atomic(in_folder("f"), "new", 3);
+        cr_status best_status = cr_ckpt_mark_best(tmp_path, 2), file = cr_file_write_atomic(in_folder("f"), "new", 3);
         cr_status dir = cr_ckpt_prepare_dir(in_folder("x/y"));
         cr_fs_fail_at(0, 0, 0);
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
@@ -112,8 +111,7 @@ static void links_and_atomic_files(void) {
         REQUIRE_OK(cr_file_read(in_folder("f"), 10, &text, NULL));
         CHECK(!strcmp(text, "new") || (file != CR_OK && !strcmp(text, "old")));
         cr_free(text);
-        CHECK_INT(leftovers(folder), 0);
-        folder_close();
+        CHECK_INT(leftovers(tmp_path), 0);
         if (fired) CHECK((best_status != CR_OK) + (file != CR_OK) + (dir != CR_OK) <= 1);
         if (!fired) {
             CHECK_INT(best_status | file | dir, CR_OK);
@@ -123,21 +121,21 @@ static void links_and_atomic_files(void) {
     }
 }
 
-static void memory_runs_out(void) {
-    REQUIRE(folder_open());
-    REQUIRE_OK(fake_save(folder, 1, true, 5));
+TEST(memory_runs_out) {
+    folder_open();
+    REQUIRE_OK(fake_save(tmp_path, 1, true, 5));
     for_each_failing_alloc(f, .least = 15, .tolerated = true) {
         failing_alloc_begin(&f);
-        const cr_status status = fake_save(folder, 2, true, 5);
+        const cr_status status = fake_save(tmp_path, 2, true, 5);
         failing_alloc_end(&f, status);
-        CHECK_INT(leftovers(folder), 0);
-        CHECK_INT(found_step(folder), status == CR_OK ? 2 : 1);
+        CHECK_INT(leftovers(tmp_path), 0);
+        CHECK_INT(found_step(tmp_path), status == CR_OK ? 2 : 1);
     }
     for_each_failing_alloc(f, .least = 15) {
         char       *path = NULL;
         struct fake fake;
         failing_alloc_begin(&f);
-        cr_status status = cr_ckpt_model_path(folder, &path);
+        cr_status status = cr_ckpt_model_path(tmp_path, &path);
         if (status == CR_OK) status = fake_read(&fake, path, fake_tensors, MODEL);
         failing_alloc_end(&f, status); /* and not "no checkpoint" or an older one */
         cr_free(path);
@@ -149,13 +147,12 @@ static void memory_runs_out(void) {
         failing_alloc_begin(&f);
         failing_alloc_end(&f, fake_read(&fake, in_folder("last/model.safetensors"), &wanted, 1));
     }
-    folder_close();
 }
 
 /* ---- sweep ---- */
 
-static void sweep_removes_only_leftovers(void) {
-    REQUIRE(folder_open());
+TEST(sweep_removes_only_leftovers) {
+    folder_open();
     pid_t dead = fork();
     if (dead == 0) _exit(0);
     waitpid(dead, NULL, 0);
@@ -168,14 +165,14 @@ static void sweep_removes_only_leftovers(void) {
         {".gone-step-8", dead, false}, {".swap-step-1", dead, false},    {".swap-step-2", dead, false},
         {".other-step-8", dead, true}, {".tmp-x.y", dead, false},
     };
-    REQUIRE_OK(fake_save(folder, 1, false, 5)); /* so .swap-step-1 is old; .swap-step-2 is the only copy of step 2 */
+    REQUIRE_OK(fake_save(tmp_path, 1, false, 5)); /* so .swap-step-1 is old; .swap-step-2 is the only copy of step 2 */
     for (size_t i = 0; i < CR_COUNT(table); i++) {
         REQUIRE_OK(cr_fs_mkdirs(in_folder("%s.%ld/sub/deep", table[i].name, table[i].pid)));
         REQUIRE_OK(cr_fs_write_new(in_folder("%s.%ld/sub/file", table[i].name, table[i].pid), "x", 1));
     }
     CHECK_INT(mkdir(in_folder(".tmp-step-9"), 0700) | mkdir(in_folder(".tmp-step-9.7x"), 0700), 0);
     CHECK_INT(symlink("..", in_folder(".tmp-last.%ld", (long)dead)), 0);
-    cr_ckpt_sweep(folder);
+    cr_ckpt_sweep(tmp_path);
     for (size_t i = 0; i < CR_COUNT(table); i++)
         if ((access(in_folder("%s.%ld", table[i].name, table[i].pid), F_OK) == 0) != table[i].remaining)
             TEST_FAIL_("%s.%ld", table[i].name, table[i].pid);
@@ -184,10 +181,4 @@ static void sweep_removes_only_leftovers(void) {
     CHECK(access(in_folder("step-2/sub/file"), F_OK) == 0);
     CHECK_INT(intact_step(in_folder("step-1")), 1);
     cr_ckpt_sweep(in_folder("none"));
-    folder_close();
 }
-
-TESTS(CASE(every_call_fails_once), CASE(all_later_calls_fail), CASE(disk_stays_full),
-      CASE(every_call_fails_once_when_saving_again), CASE(all_later_calls_fail_when_saving_again),
-      CASE(without_atomic_exchange), CASE(links_and_atomic_files), CASE(memory_runs_out),
-      CASE(sweep_removes_only_leftovers))

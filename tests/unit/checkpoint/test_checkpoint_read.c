@@ -38,9 +38,10 @@ static void large_case(struct cr_ckpt_tensor tensor) {
     plain.size               = (uint64_t)elems * 4;
     plain.bytes              = cr_alloc(plain.size, 1);
     unsigned char *copy      = cr_alloc(plain.size, 1);
-    REQUIRE(plain.bytes && copy && folder_open());
+    REQUIRE(plain.bytes && copy);
+    folder_open();
     for (int64_t i = 0; i < elems; i++) ((float *)(void *)plain.bytes)[place_of(&tensor, i)] = (float)(i % 16000000);
-    struct cr_ckpt_save save = {.run_dir = folder, .step = 1, .model = &tensor, .model_count = 1, .config_text = ""};
+    struct cr_ckpt_save save = {.run_dir = tmp_path, .step = 1, .model = &tensor, .model_count = 1, .config_text = ""};
     REQUIRE_OK(cr_ckpt_write(&save, &io));
     CHECK_INT(plain.next, plain.size);
     CHECK(plain.largest <= CR_CKPT_CHUNK_BYTES);
@@ -59,10 +60,9 @@ static void large_case(struct cr_ckpt_tensor tensor) {
     cr_st_close(file);
     cr_free(copy);
     cr_free(plain.bytes);
-    folder_close();
 }
 
-static void larger_than_the_buffers(void) {
+TEST(larger_than_the_buffers) {
     large_case((struct cr_ckpt_tensor){.dims = 4, .dim = {1500, 100, 3, 3}, .permute_krsc = true});
     large_case(
         (struct cr_ckpt_tensor){.dims = 4, .dim = {2, 120000, 3, 3}, .permute_krsc = true}); /* one row is 4.1 MiB */
@@ -74,7 +74,7 @@ static void larger_than_the_buffers(void) {
 
 /* Filters of types other than F32 (masks, half buffers): values in file order, and reading them restores the
  * parameters. */
-static void permutes_any_type(void) {
+TEST(permutes_any_type) {
     static const enum cr_dtype types[] = {CR_U8, CR_F16, CR_BF16, CR_I64, CR_F64};
     for (size_t t = 0; t < CR_COUNT(types); t++) {
         struct cr_ckpt_tensor tensor = {"t", types[t], 4, {2, 3, 2, 5}, true, {3, 77}};
@@ -83,14 +83,14 @@ static void permutes_any_type(void) {
         struct plain          plain = {.bytes = store, .size = 60 * size};
         struct cr_ckpt_io     io    = {.self = &plain, .get = plain_get, .put = plain_put};
         struct cr_st_file    *file;
-        REQUIRE(folder_open());
+        folder_open();
         for (int i = 0; i < 60; i++) {
             put_value(store, types[t], place_of(&tensor, i), i);
             put_value(want, types[t], i, i);
         }
         memcpy(before, store, 60 * size);
         struct cr_ckpt_save save = {
-            .run_dir = folder, .step = 1, .state = &tensor, .state_count = 1, .config_text = ""};
+            .run_dir = tmp_path, .step = 1, .state = &tensor, .state_count = 1, .config_text = ""};
         REQUIRE_OK(cr_ckpt_write(&save, &io));
         REQUIRE_OK(cr_st_open(in_folder("last/state.safetensors"), &file));
         memset(store, 0, sizeof store);
@@ -100,7 +100,6 @@ static void permutes_any_type(void) {
         REQUIRE_OK(cr_ckpt_read(file, "x", &tensor, 1, NULL, &io));
         CHECK(!memcmp(store, before, 60 * size));
         cr_st_close(file);
-        folder_close();
     }
 }
 
@@ -112,7 +111,7 @@ static void read_as_f32(enum cr_dtype dtype) {
     struct cr_st_writer  *writer;
     struct fake           fake = {0};
     double                data[120]; /* room for any type */
-    REQUIRE(folder_open());
+    folder_open();
     for (int i = 0; i < 120; i++) put_value(data, dtype, i, i * 0.5 - 30);
     REQUIRE_OK(cr_st_create(in_folder("x"), &entry, 1, NULL, 0, &writer));
     REQUIRE_OK(cr_st_write(writer, data, 120 * cr_dtype_bytes(dtype)));
@@ -120,10 +119,9 @@ static void read_as_f32(enum cr_dtype dtype) {
     REQUIRE_OK(fake_read(&fake, in_folder("x"), &tensor, 1));
     for (int i = 0; i < 120; i++) CHECK_NEAR(((float *)(void *)fake.blob[CONV])[place_of(&tensor, i)], i * 0.5 - 30, 0);
     CHECK_INT(fake.blob[CONV][480] | fake.blob[CONV][599], 0); /* and nothing after it */
-    folder_close();
 }
 
-static void half_and_double_become_float(void) {
+TEST(half_and_double_become_float) {
     read_as_f32(CR_F32);
     read_as_f32(CR_F16);
     read_as_f32(CR_BF16);
@@ -176,8 +174,8 @@ static cr_status read_model(const struct cr_st_entry *entries, int count, const 
     read_model((const struct cr_st_entry[]){__VA_ARGS__},                                                              \
                (int)(sizeof((const struct cr_st_entry[]){__VA_ARGS__}) / sizeof(struct cr_st_entry)), ignore)
 
-static void matching_tensors(void) {
-    REQUIRE(folder_open());
+TEST(matching_tensors) {
+    folder_open();
     CHECK_STATUS(READ(NULL, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
     CHECK_STATUS(READ(NULL, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
     /* names of the pretrained CIFAR files: linear.*, no counts */
@@ -189,11 +187,10 @@ static void matching_tensors(void) {
     CHECK_STATUS(READ("x.y,.num_batches_tracked,.extra", CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
                       {.name = "bn9.num_batches_tracked", .dtype = CR_I64}, {.name = "an.extra", .dtype = CR_I64}),
                  CR_OK);
-    folder_close();
 }
 
-static void mismatched_tensors(void) {
-    REQUIRE(folder_open());
+TEST(mismatched_tensors) {
+    folder_open();
     CHECK_STATUS(READ(NULL, FC_OK, BIAS_OK, COUNT_OK), CR_ERR_FORMAT);
     CHECK_STR(cr_error_message(), "weights.safetensors: does not fit: \"conv1.weight\" [4, 3, 2, 5] is missing");
     CHECK_STATUS(
@@ -228,7 +225,6 @@ static void mismatched_tensors(void) {
                  CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "\"fc.bias\" [10] is missing; \"bn1.num_batches_tracked\" [] is missing; \"a\" []");
     CHECK_HAS(cr_error_message(), "\"e\" [] is in the file, but not in the network; and 2 more in the file");
-    folder_close();
 }
 /* ---- several threads ---- */
 
@@ -255,13 +251,13 @@ static cr_status many_put(void *self, struct cr_ckpt_address address, uint64_t o
 }
 
 /* Filters and vectors of many sizes, some larger than a chunk. Of several errors, that of the first tensor is given. */
-static void tensors_are_read_by_several_threads(void) {
+TEST(tensors_are_read_by_several_threads) {
     static char           name[MANY][16];
     struct cr_ckpt_tensor tensor[MANY] = {{0}};
     struct many           saved = {.fails = {-1, -1}}, read = {.fails = {-1, -1}};
     struct cr_ckpt_io     io = {.self = &saved, .get = many_get, .put = many_put};
     struct cr_st_file    *file;
-    REQUIRE(folder_open());
+    folder_open();
     for (int i = 0; i < MANY; i++) {
         snprintf(name[i], sizeof name[i], "t%d", i);
         const int64_t length = 1 + 4001 * i % 200000, filters = 1 + 9 * i % 70;
@@ -277,7 +273,8 @@ static void tensors_are_read_by_several_threads(void) {
         REQUIRE(saved.values[i] && read.values[i]);
         for (int64_t k = 0; k < saved.elems[i]; k++) saved.values[i][k] = (uint32_t)(k * 2654435761u + (uint32_t)i);
     }
-    struct cr_ckpt_save save = {.run_dir = folder, .step = 1, .model = tensor, .model_count = MANY, .config_text = ""};
+    struct cr_ckpt_save save = {
+        .run_dir = tmp_path, .step = 1, .model = tensor, .model_count = MANY, .config_text = ""};
     REQUIRE_OK(cr_ckpt_write(&save, &io));
     REQUIRE_OK(cr_st_open(in_folder("last/model.safetensors"), &file));
     io = (struct cr_ckpt_io){.self = &read, .get = many_get, .put = many_put, .parallel_put = true};
@@ -293,6 +290,3 @@ static void tensors_are_read_by_several_threads(void) {
         cr_free(read.values[i]);
     }
 }
-
-TESTS(CASE(tensors_are_read_by_several_threads), CASE(larger_than_the_buffers), CASE(permutes_any_type),
-      CASE(half_and_double_become_float), CASE(matching_tensors), CASE(mismatched_tensors))

@@ -6,7 +6,7 @@
 
 /* ---- gaps ---- */
 
-static void gaps_by_hand(void) {
+TEST(gaps_by_hand) {
     uint8_t bits[128] = {0}, out[64];
     CHECK_INT(cr_ckpt_gaps(bits, 1000, out), 0);
     const int nonzeros[] = {0, 1, 5, 260, 515, 771}; /* gaps 0, 0, 3, 254, 254, 255 */
@@ -57,7 +57,7 @@ static const char *make(const struct file *f) {
     return path;
 }
 
-static void read_as_dense(void) {
+TEST(read_as_dense) {
     struct cr_ckpt_sparse s;
     struct cr_st_file    *file;
     bool                  sparse;
@@ -87,7 +87,7 @@ static void read_as_dense(void) {
     cr_st_close(file);
 }
 
-static void corrupt_files_are_refused(void) {
+TEST(corrupt_files_are_refused) {
     for (int i = 0; i < 9; i++) {
         struct file f = good;
         switch (i) {
@@ -111,7 +111,7 @@ static void corrupt_files_are_refused(void) {
     }
 }
 
-static void failures_leak_nothing(void) {
+TEST(failures_leak_nothing) {
     const char *from = make(&good), *to = in_folder("again.safetensors");
     for_each_failing_alloc(f, .least = 10) {
         failing_alloc_begin(&f);
@@ -120,5 +120,3 @@ static void failures_leak_nothing(void) {
         CHECK((access(to, F_OK) == 0) == (status == CR_OK));
     }
 }
-
-TESTS(CASE(gaps_by_hand), CASE(read_as_dense), CASE(corrupt_files_are_refused), CASE(failures_leak_nothing))

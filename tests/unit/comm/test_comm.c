@@ -67,7 +67,7 @@ static void on_every_transport(int size, cr_status (*work)(struct member *m)) {
     }
 }
 
-static void collectives(void) {
+TEST(collectives) {
     static const int sizes[] = {1, 2, 3, 4, 7};
     for (size_t i = 0; i < CR_COUNT(sizes); i++) on_every_transport(sizes[i], all_collectives);
     /* no communicator means a run of one rank */
@@ -89,7 +89,7 @@ static cr_status look_around(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void hosts_and_local_ranks(void) {
+TEST(hosts_and_local_ranks) {
     on_every_transport(5, look_around);
 }
 
@@ -116,7 +116,7 @@ static cr_status vote_many(struct member *m) {
     return CR_OK;
 }
 
-static void votes(void) {
+TEST(votes) {
     on_every_transport(4, vote_many);
     uint32_t requested;
     REQUIRE_OK(cr_comm_vote(NULL, CR_REQUEST_TERM, &requested));
@@ -159,7 +159,7 @@ static cr_status abort_of_rank_0(struct member *m) {
     return cr_comm_check(m->comm);
 }
 
-static void aborts(void) {
+TEST(aborts) {
     for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
         group_init(&g, 4, (enum transport)transport, abort_in_the_middle);
@@ -190,7 +190,7 @@ static cr_status differ(struct member *m) {
     return cr_comm_same(m->comm, &hash, sizeof hash, "the sum over the initial weights");
 }
 
-static void ranks_out_of_step(void) {
+TEST(ranks_out_of_step) {
     for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
         group_init(&g, 3, (enum transport)transport, leave_early);
@@ -218,7 +218,7 @@ static cr_status late(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void timeout_ends(void) {
+TEST(timeout_ends) {
     for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
         group_init(&g, 3, (enum transport)transport, late);
@@ -243,7 +243,7 @@ static cr_status hooked(struct member *m) {
     return CR_OK;
 }
 
-static void failure_hook(void) {
+TEST(failure_hook) {
     for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
         atomic_store(&hook_calls, 0);
@@ -259,7 +259,7 @@ static cr_status nothing(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void failed_starts(void) {
+TEST(failed_starts) {
     struct group g;
     group_init(&g, 2, TCP, nothing);
     g.member[1].where.size = 3;
@@ -302,7 +302,7 @@ static void failed_starts(void) {
 }
 
 /* Another program has the port; another program answers there. */
-static void port_of_another_program(void) {
+TEST(port_of_another_program) {
     struct sockaddr_in at     = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          length = sizeof at;
     const int          fd     = socket(AF_INET, SOCK_STREAM, 0);
@@ -351,7 +351,7 @@ static cr_status open_late(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void port_scanners(void) {
+TEST(port_scanners) {
     struct group g;
     pthread_t    scanner;
     group_init(&g, 3, TCP, open_late);
@@ -361,7 +361,7 @@ static void port_scanners(void) {
     group_good(&g, "port_scanners on the port");
 }
 
-static void no_leaks(void) {
+TEST(no_leaks) {
     const int64_t live = cr_alloc_live();
     for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
@@ -370,7 +370,3 @@ static void no_leaks(void) {
     }
     CHECK_INT(cr_alloc_live(), live);
 }
-
-TESTS(CASE(collectives), CASE(hosts_and_local_ranks), CASE(votes), CASE(aborts), CASE(ranks_out_of_step),
-      CASE(timeout_ends), CASE(failure_hook), CASE(failed_starts), CASE(port_of_another_program), CASE(port_scanners),
-      CASE(no_leaks))

@@ -54,7 +54,7 @@ static cr_status close_at_any_moment(struct member *m) {
     return status;
 }
 
-static void a_rank_is_lost_while_another_closes(void) {
+TEST(a_rank_is_lost_while_another_closes) {
     for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
         group_init(&g, 2, (enum transport)transport, close_under_the_hook);
@@ -88,7 +88,7 @@ static int close_next_to_a_killed_rank(const struct cr_comm_options *where, int 
     return late ? 4 : status == CR_ERR_PEER ? 0 : 5;
 }
 
-static void a_process_is_killed_while_others_close(void) {
+TEST(a_process_is_killed_while_others_close) {
     for (int moment = 0; moment < 10; moment++) {
         struct group  g;
         pid_t         child[3];
@@ -107,5 +107,3 @@ static void a_process_is_killed_while_others_close(void) {
         CHECK((double)(cr_time_ns() - start) * 1e-9 < 5);
     }
 }
-
-TESTS(CASE(a_rank_is_lost_while_another_closes), CASE(a_process_is_killed_while_others_close))

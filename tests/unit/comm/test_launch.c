@@ -32,7 +32,7 @@ static cr_status where(const char *const *variables, const char *override, struc
     "SLURM_PROCID", "5", "SLURM_STEP_NUM_TASKS", "8", "SLURM_NTASKS", "9", "SLURM_LOCALID", "1", "SLURM_NODEID", "2",  \
         "SLURM_JOB_ID", "77", "SLURM_STEP_NODELIST", "gpu[03-06,11]"
 
-static void launchers(void) {
+TEST(launchers) {
     struct cr_comm_options w, v;
     const char            *by;
     REQUIRE_OK(where((const char *const[]){NULL}, NULL, &w, &by));
@@ -84,7 +84,7 @@ static void launchers(void) {
     CHECK_INT(w.rank, 3);
 }
 
-static void mistakes(void) {
+TEST(mistakes) {
     struct cr_comm_options w = {.rank = 17};
     const char            *by;
     CHECK_STATUS(where((const char *const[]){"RANK", "4", "WORLD_SIZE", "4", NULL}, NULL, &w, &by), CR_ERR_CONFIG);
@@ -105,7 +105,7 @@ static void mistakes(void) {
     CHECK_INT(w.rank, 17);
 }
 
-static void host_lists(void) {
+TEST(host_lists) {
     static const char *const good[] = {
         "node1",     "node1", "n1,n2", "n1", "gpu[03-06,11]", "gpu03", "rack2-n[7,9],login", "rack2-n7",
         "a[1-2]-ib", "a1-ib", "[5-6]", "5"};
@@ -121,5 +121,3 @@ static void host_lists(void) {
     CHECK_STATUS(cr_ranks_first_host("n[1-3", name, sizeof name), CR_ERR_CONFIG);
     CHECK_STATUS(cr_ranks_first_host("a-very-long-name[0001-1000]", name, 8), CR_ERR_CONFIG);
 }
-
-TESTS(CASE(launchers), CASE(mistakes), CASE(host_lists))

@@ -64,7 +64,7 @@ static void check(const struct net_case *c, const struct cr_cost_model *chains, 
 
 static const struct net_case six_blocks = {.block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_A, .width = 4, .depth = 3};
 
-static void chains_compute_the_same(void) {
+TEST(chains_compute_the_same) {
     const struct cr_cost_model all = {.alignment = 64, .device.sum_rows = rows_of_all};
     struct net_case            c   = six_blocks;
     check(&c, &all, SIZE_MAX, true, true);
@@ -74,7 +74,7 @@ static void chains_compute_the_same(void) {
 
 /* Without kernels, nothing changes; a convolution need not compute the bn_apply before it; other shortcuts interrupt
  * the chain of the backward pass, and few filter gradients are not fused. */
-static void only_what_kernels_accept(void) {
+TEST(only_what_kernels_accept) {
     const struct cr_cost_model none = {.alignment = 64}, all = {.alignment = 64, .device.sum_rows = rows_of_all},
                                forward = {.alignment = 64, .device.sum_rows = no_rows_of_gradients},
                                inner   = {.alignment = 64, .device.sum_rows = rows_of_all, .accepts = no_bn_apply};
@@ -90,13 +90,13 @@ static void only_what_kernels_accept(void) {
 }
 
 /* Filter gradients need all dy at once. */
-static void filter_gradients_stay_apart_without_memory(void) {
+TEST(filter_gradients_stay_apart_without_memory) {
     const struct cr_cost_model all = {.alignment = 64, .device.sum_rows = rows_of_all};
     check(&six_blocks, &all, 1, true, false);
 }
 
 /* A program with fused ops can be copied, planned and printed; the copy does not depend on the original. */
-static void fused_ops_are_part_of_the_program(void) {
+TEST(fused_ops_are_part_of_the_program) {
     const struct cr_cost_model all      = {.alignment = 64, .device.sum_rows = rows_of_all};
     struct ref_run             run      = {0};
     struct cr_program          copy     = {0};
@@ -113,6 +113,3 @@ static void fused_ops_are_part_of_the_program(void) {
     cr_text_free(&texts[1]);
     cr_program_free(&copy);
 }
-
-TESTS(CASE(chains_compute_the_same), CASE(only_what_kernels_accept), CASE(filter_gradients_stay_apart_without_memory),
-      CASE(fused_ops_are_part_of_the_program))

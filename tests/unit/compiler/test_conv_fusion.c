@@ -167,7 +167,7 @@ static const char *const nets[][7] = {
     {TINY, "model.widths=2,4", "model.stem=imagenet", "model.shortcut=B", "model.block=bottleneck"},
 };
 
-static void minimum_over_all_programs(void) {
+TEST(minimum_over_all_programs) {
     int tried = 0, longest = 0;
     for (int round = 0; round < (TEST_SANITIZED ? 12 : 60); round++) {
         struct artificial    v          = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
@@ -186,7 +186,7 @@ static void minimum_over_all_programs(void) {
 
 /* ---- any cost model, any program ---- */
 
-static void failing_cost_estimate_is_reported(void) {
+TEST(failing_cost_estimate_is_reported) {
     struct artificial    v          = {.seed = 5, .accepted_eighths = 8, .fail_at = 20};
     struct cr_cost_model cost_model = hashed(&v);
     struct bench_model   b;
@@ -200,7 +200,7 @@ static void failing_cost_estimate_is_reported(void) {
     bench_close(&b);
 }
 
-static void report_names_chosen_fusions(void) {
+TEST(report_names_chosen_fusions) {
     unsigned             known      = S;
     struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct bench_model   b;
@@ -223,5 +223,3 @@ static void report_names_chosen_fusions(void) {
     cr_program_free(&p);
     bench_close(&b);
 }
-
-TESTS(CASE(minimum_over_all_programs), CASE(failing_cost_estimate_is_reported), CASE(report_names_chosen_fusions))

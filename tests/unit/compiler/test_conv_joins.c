@@ -36,7 +36,7 @@ static int overrides_of(size_t i) {
     return count;
 }
 
-static void logits_are_the_same(void) {
+TEST(logits_are_the_same) {
     for (size_t i = 0; i < CR_COUNT(nets); i++) {
         struct net plain = {0}, joined = {0};
         float      a[LOGITS], b[LOGITS];
@@ -93,7 +93,7 @@ static int joined_ops(size_t net, double joined, enum cr_program_kind kind, bool
     return count;
 }
 
-static void joined_only_where_it_pays(void) {
+TEST(joined_only_where_it_pays) {
     for (size_t net = 0; net < 3; net += 2) { /* bottleneck blocks; the stem */
         CHECK(joined_ops(net, 1.9, CR_PROGRAM_EVAL, false) > 0);
         CHECK_INT(joined_ops(net, 3.1, CR_PROGRAM_EVAL, false), 0);
@@ -102,5 +102,3 @@ static void joined_only_where_it_pays(void) {
         CHECK_INT(joined_ops(net, 1.9, CR_PROGRAM_STEP, false), 0);
     }
 }
-
-TESTS(CASE(logits_are_the_same), CASE(joined_only_where_it_pays))

@@ -32,7 +32,7 @@ static void check_net(const char *const *overrides, int count) {
 }
 
 #define NET(name, ...)                                                                                                 \
-    static void name(void) {                                                                                           \
+    TEST(name) {                                                                                                       \
         static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=16", "train.device=cpu",       \
                                                 "model.arch=custom", __VA_ARGS__};                                     \
         check_net(overrides, (int)CR_COUNT(overrides));                                                                \
@@ -47,7 +47,7 @@ static const char *const small[] = {"data.kind=synthetic", "data.image_size=16",
                                     "model.arch=custom",   "model.block=basic",  "model.depths=1,1",
                                     "model.widths=8,16",   "model.stem=cifar"};
 
-static void folding_is_done_once_until_invalidated(void) {
+TEST(folding_is_done_once_until_invalidated) {
     struct net n;
     float      first[LOGITS], stale[LOGITS], fresh[LOGITS], want[LOGITS];
     REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), SIZE, true, true));
@@ -93,7 +93,7 @@ static int sums_left(double with_sum, int *relus) {
     return sums;
 }
 
-static void costly_fused_sum_is_a_separate_op(void) {
+TEST(costly_fused_sum_is_a_separate_op) {
     int relus;
     CHECK_INT(sums_left(3, &relus), 0); /* conv, add, ReLU: the same time as separate ops */
     CHECK_INT(relus, 0);
@@ -101,7 +101,7 @@ static void costly_fused_sum_is_a_separate_op(void) {
     CHECK_INT(relus, 2);
 }
 
-static void poisoned_memory_changes_nothing(void) {
+TEST(poisoned_memory_changes_nothing) {
     struct net n;
     float      a[LOGITS], b[LOGITS];
     REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), SIZE, true, true));
@@ -113,7 +113,3 @@ static void poisoned_memory_changes_nothing(void) {
     CHECK(memcmp(a, b, sizeof a) == 0);
     net_close(&n);
 }
-
-TESTS(CASE(basic_blocks), CASE(padded_shortcuts), CASE(bottlenecks_and_the_large_stem),
-      CASE(folding_is_done_once_until_invalidated), CASE(costly_fused_sum_is_a_separate_op),
-      CASE(poisoned_memory_changes_nothing))

@@ -47,7 +47,7 @@ static bool no_finishing(void *self, const struct cr_program *p, const struct cr
 }
 
 /* No fusion: a cost model without this form; sums, or their 16-bit copy, that other ops read; another stream. */
-static void finalize_is_not_fused(void) {
+TEST(finalize_is_not_fused) {
     const struct cr_cost_model cannot = {.alignment = 64, .accepts = no_finishing};
     for (int why = 0; why < 4; why++) {
         struct finishing f;
@@ -61,7 +61,7 @@ static void finalize_is_not_fused(void) {
 
 /* No fusion: an op in between reads an output of bn_finalize or writes one of its inputs, and would see other
  * values. */
-static void finalize_is_not_fused_across_other_ops(void) {
+TEST(finalize_is_not_fused_across_other_ops) {
     for (int writes = 0; writes < 2; writes++) {
         struct finishing f;
         struct cr_op     op = cr_op_make(writes ? CR_OP_zero : CR_OP_relu, CR_NONE);
@@ -79,5 +79,3 @@ static void finalize_is_not_fused_across_other_ops(void) {
         cr_program_free(&f.h.p);
     }
 }
-
-TESTS(CASE(finalize_is_not_fused), CASE(finalize_is_not_fused_across_other_ops))

@@ -86,7 +86,7 @@ static void every_form_was_used(void) {
     }
 }
 
-static void any_mixture_gives_the_same_results(void) {
+TEST(any_mixture_gives_the_same_results) {
     const struct cr_config *config;
     int                     total = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
@@ -108,7 +108,7 @@ static void any_mixture_gives_the_same_results(void) {
     cr_config_close(config);
 }
 
-static void frozen_parameters_give_the_same_results(void) {
+TEST(frozen_parameters_give_the_same_results) {
     const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 128; round += TEST_SANITIZED ? 5 : 1) {
@@ -127,7 +127,7 @@ static void frozen_parameters_give_the_same_results(void) {
 }
 
 /* Space to depth, before a plain convolution and before one with fused BN and ReLU. */
-static void evaluation_gives_the_same_results(void) {
+TEST(evaluation_gives_the_same_results) {
     const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
@@ -146,7 +146,7 @@ static void evaluation_gives_the_same_results(void) {
     cr_config_close(config);
 }
 
-static void zero_gammas_give_the_same_results(void) {
+TEST(zero_gammas_give_the_same_results) {
     const struct cr_config *config;
     const char             *overrides[] = {"model.zero_init_last=yes"};
     int                     joined;
@@ -160,6 +160,3 @@ static void zero_gammas_give_the_same_results(void) {
     }
     cr_config_close(config);
 }
-
-TESTS(CASE(any_mixture_gives_the_same_results), CASE(frozen_parameters_give_the_same_results),
-      CASE(zero_gammas_give_the_same_results), CASE(evaluation_gives_the_same_results))

@@ -6,7 +6,7 @@
 
 /* ---- ops that must stay separate ---- */
 
-static void no_fusion_when_another_op_reads(void) {
+TEST(no_fusion_when_another_op_reads) {
     struct hand h;
     hand_open(&h);
     int b = bn(&h, h.x, "b");
@@ -15,7 +15,7 @@ static void no_fusion_when_another_op_reads(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b; relu z = x:b");
 }
 
-static void no_fusion_when_one_op_reads_twice(void) {
+TEST(no_fusion_when_one_op_reads_twice) {
     struct hand h;
     hand_open(&h);
     int b = bn(&h, h.x, "b");
@@ -23,7 +23,7 @@ static void no_fusion_when_one_op_reads_twice(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; add s = a:b b:b");
 }
 
-static void no_fusion_of_persistent_tensors(void) {
+TEST(no_fusion_of_persistent_tensors) {
     struct hand h;
     hand_open(&h);
     int b = bn(&h, h.x, "b");
@@ -32,7 +32,7 @@ static void no_fusion_of_persistent_tensors(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b");
 }
 
-static void persistent_sum(void) {
+TEST(persistent_sum) {
     struct hand h;
     hand_open(&h);
     int s = add(&h, bn(&h, h.x, "b"), h.x, "s");
@@ -41,7 +41,7 @@ static void persistent_sum(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; add s = a:b b:x; relu y = x:s");
 }
 
-static void no_fusion_across_streams(void) {
+TEST(no_fusion_across_streams) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
@@ -49,7 +49,7 @@ static void no_fusion_across_streams(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b");
 }
 
-static void no_fusion_across_a_write(void) {
+TEST(no_fusion_across_a_write) {
     struct hand h;
     hand_open(&h);
     int          b    = bn(&h, h.x, "b");
@@ -68,7 +68,7 @@ static bool plain_relu_grad(void *self, const struct cr_program *p, const struct
 }
 static const struct cr_cost_model plain_cost_model = {.alignment = 64, .accepts = plain_relu_grad};
 
-static void gradients_of_two_readers(void) {
+TEST(gradients_of_two_readers) {
     struct hand h;
     hand_open(&h);
     int g = relu_grad(&h, h.x, h.x, "g");
@@ -81,7 +81,7 @@ static void gradients_of_two_readers(void) {
         "add s = a:g b:x");
 }
 
-static void gradients_of_two_bns(void) {
+TEST(gradients_of_two_bns) {
     struct hand h;
     hand_open(&h);
     int u = relu(&h, h.x, "u"), g = relu_grad(&h, h.x, h.x, "g");
@@ -108,7 +108,7 @@ static bool half_of_the_gradient(void *self, const struct cr_program *p, const s
     return op->kind != CR_OP_bn_grad_apply; /* then the sums must not be fused either */
 }
 
-static void cost_model_decides(void) {
+TEST(cost_model_decides) {
     struct cr_cost_model cost_model = {.alignment = 64, .accepts = no_sum};
     struct hand          h;
     hand_open(&h);
@@ -134,8 +134,3 @@ static void cost_model_decides(void) {
         "relu_grad g = dy:x y:x; bn_grad_sums dx.sums = dy:g x:x mean_rstd:mean_rstd; bn_grad_apply dx = dy:g x:x "
         "coeffs:scale_bias");
 }
-
-TESTS(CASE(no_fusion_when_another_op_reads), CASE(no_fusion_when_one_op_reads_twice),
-      CASE(no_fusion_of_persistent_tensors), CASE(persistent_sum), CASE(no_fusion_across_streams),
-      CASE(no_fusion_across_a_write), CASE(gradients_of_two_readers), CASE(gradients_of_two_bns),
-      CASE(cost_model_decides))

@@ -104,7 +104,7 @@ static bool has_gpus(void) {
 
 /* ---- all shipped configs ---- */
 
-static void shipped_configs_with_ranks(void) {
+TEST(shipped_configs_with_ranks) {
     static const char *const configs[] = {"demo",
                                           "cifar10-resnet20",
                                           "cifar10-resnet20-he",
@@ -148,7 +148,7 @@ static void shipped_configs_with_ranks(void) {
             }
 }
 
-static void one_rank_has_no_buckets(void) {
+TEST(one_rank_has_no_buckets) {
     const struct wanted w = {
         .ranks = 1, .sync_bn = true, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB};
     struct made m;
@@ -158,7 +158,7 @@ static void one_rank_has_no_buckets(void) {
 
 /* ---- micro-batches ---- */
 
-static void only_the_last_micro_batch_adds_up_gradients(void) {
+TEST(only_the_last_micro_batch_adds_up_gradients) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
     for (size_t k = 0; k < CR_COUNT(kinds); k++) {
         const struct wanted w = {.ranks = 2, .fuse = true, .real = CR_F32, .kind = kinds[k], .batch = 8, .bucket = MIB};
@@ -173,7 +173,7 @@ static void only_the_last_micro_batch_adds_up_gradients(void) {
 
 /* ---- positions of the buckets ---- */
 
-static void frozen_parameters_are_not_reduced(void) {
+TEST(frozen_parameters_are_not_reduced) {
     struct made         m;
     const struct wanted w = {
         .ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 8};
@@ -198,7 +198,7 @@ static void frozen_parameters_are_not_reduced(void) {
 
 /* ---- 16-bit reductions need scratch memory; the memory limit holds for it too ---- */
 
-static void limits_and_16_bits(void) {
+TEST(limits_and_16_bits) {
     const struct wanted base = {.config  = "resnet18",
                                 .ranks   = 2,
                                 .sync_bn = true,
@@ -238,7 +238,7 @@ static void move_up(struct cr_program *p, int op) {
     p->op[op]                 = before;
 }
 
-static void wrong_programs_are_refused(void) {
+TEST(wrong_programs_are_refused) {
     const struct wanted w = {
         .ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 4};
     struct made m;
@@ -269,7 +269,3 @@ static void wrong_programs_are_refused(void) {
     CHECK(cr_waits_check(&m.p) != CR_OK);
     drop(&m);
 }
-
-TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_no_buckets),
-      CASE(only_the_last_micro_batch_adds_up_gradients), CASE(frozen_parameters_are_not_reduced),
-      CASE(limits_and_16_bits), CASE(wrong_programs_are_refused))

@@ -80,7 +80,7 @@ static void check_variant(const struct variant *v, bool fuse) {
     { .overrides = {option}, .count = 1, .net = bottleneck, .new = 6, .strided = 1 }
 
 /* Two bottleneck stages of two blocks: four last convolutions, and the two shortcuts with a convolution. */
-static void gives_the_same_results(void) {
+TEST(gives_the_same_results) {
     enum { FROZEN = 9 };
     static const struct net_case bottleneck = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_B, .width = 4};
     const struct net_case        a          = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_A, .width = 4},
@@ -144,7 +144,7 @@ static double output_bytes(void) { /* of the 16 last convolutions and 4 shortcut
 }
 
 /* At the end of the forward pass all of them were live; the peak is elsewhere then. */
-static void outputs_are_not_stored(void) {
+TEST(outputs_are_not_stored) {
     size_t plain, gram, limited;
     plan_resnet50(CR_GRAM_NO, 0, &plain);
     plan_resnet50(CR_GRAM_ALL, 0, &gram);
@@ -156,7 +156,7 @@ static void outputs_are_not_stored(void) {
 /* Two stages, each with two last convolutions and a shortcut. Without measured times nothing is chosen, so that a slow
  * kernel is not chosen either. The shortcut of the second stage has images of 9 pixels and does not pay next to the
  * others. A difference within the error of the times does not count. */
-static void auto_chooses_by_time(void) {
+TEST(auto_chooses_by_time) {
     static const struct {
         struct prices prices;
         bool          measured;
@@ -186,5 +186,3 @@ static void auto_chooses_by_time(void) {
     }
     cr_config_close(config);
 }
-
-TESTS(CASE(gives_the_same_results), CASE(outputs_are_not_stored), CASE(auto_chooses_by_time))

@@ -27,7 +27,7 @@ static cr_status cost(void *self, const struct cr_program *p, const struct cr_op
 
 static const struct net_case basic = {.block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_A, .width = 8};
 
-static void the_results_are_the_same(void) {
+TEST(the_results_are_the_same) {
     const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
@@ -135,7 +135,7 @@ static int joined(const struct net_case *c, enum change change, struct costs cos
     return count;
 }
 
-static void other_programs_stay_as_they_are(void) {
+TEST(other_programs_stay_as_they_are) {
     const struct costs costs = {1e-6, 1e-6, false};
     struct net_case    c     = basic;
     for (int change = NONE; change < CHANGES; change++)
@@ -147,10 +147,8 @@ static void other_programs_stay_as_they_are(void) {
     CHECK_INT(joined(&c, NONE, costs), 0);
 }
 
-static void the_faster_form_is_chosen(void) {
+TEST(the_faster_form_is_chosen) {
     CHECK_INT(joined(&basic, NONE, (struct costs){1e-6, 11.9e-6, false}), 1);
     CHECK_INT(joined(&basic, NONE, (struct costs){1e-6, 12.1e-6, false}), 0);
     CHECK_INT(joined(&basic, NONE, (struct costs){1e-6, 1e-6, true}), 0);
 }
-
-TESTS(CASE(the_results_are_the_same), CASE(other_programs_stay_as_they_are), CASE(the_faster_form_is_chosen))

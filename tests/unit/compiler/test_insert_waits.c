@@ -7,7 +7,7 @@
 
 /* ---- cases by hand ---- */
 
-static void impossible_waits_are_refused(void) {
+TEST(impossible_waits_are_refused) {
     struct cr_program p;
     cr_program_init(&p, "waits", NULL);
     int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4);
@@ -25,7 +25,7 @@ static void impossible_waits_are_refused(void) {
 }
 
 /* Offload on the copy stream: the memory may be reused only after compute has waited for the copy. */
-static void memory_waits_for_the_copy(void) {
+TEST(memory_waits_for_the_copy) {
     struct cr_program p;
     cr_program_init(&p, "offload", NULL);
     int a = new_tensor(&p, CR_REGION_POOL, 64), b = new_tensor(&p, CR_REGION_POOL, 64),
@@ -51,7 +51,7 @@ static void memory_waits_for_the_copy(void) {
 }
 
 /* In place over a tensor that a copy stream may still read. */
-static void copies_forbid_in_place(void) {
+TEST(copies_forbid_in_place) {
     struct cr_program p;
     cr_program_init(&p, "inplace", NULL);
     int a = new_tensor(&p, CR_REGION_POOL, 64), host = store_tensor(&p, 0, 64);
@@ -122,7 +122,7 @@ static void random_program(struct cr_rng *rng, struct cr_program *p) {
         if (p->tensor[t].region == CR_REGION_POOL) p->tensor[t].keep = draw(rng, 0, 15) == 0;
 }
 
-static void random_programs_are_ordered(void) {
+TEST(random_programs_are_ordered) {
     int       waits = 0, aliases = 0, ratios = 0;
     const int rounds = TEST_SANITIZED ? 600 : 3000;
     for (int round = 0; round < rounds; round++) {
@@ -157,7 +157,7 @@ static void random_programs_are_ordered(void) {
 }
 
 /* After any change of a wait, a stream or an offset, the check agrees with the reachability computation. */
-static void corrupted_waits_are_detected(void) {
+TEST(corrupted_waits_are_detected) {
     int refused = 0, accepted = 0;
     for (int round = 0; round < (TEST_SANITIZED ? 1000 : 4000); round++) {
         struct cr_rng     rng = test_rng(50000 + (uint64_t)round);
@@ -191,7 +191,7 @@ static void corrupted_waits_are_detected(void) {
     CHECK(refused > 1000 && accepted > 1000);
 }
 
-static void insert_waits_survives_failing_allocations(void) {
+TEST(insert_waits_survives_failing_allocations) {
     struct cr_rng     rng = test_rng(9);
     struct cr_program p;
     int64_t           live = cr_alloc_live();
@@ -207,7 +207,3 @@ static void insert_waits_survives_failing_allocations(void) {
     cr_program_free(&p);
     CHECK_INT(cr_alloc_live(), live);
 }
-
-TESTS(CASE(impossible_waits_are_refused), CASE(memory_waits_for_the_copy), CASE(copies_forbid_in_place),
-      CASE(random_programs_are_ordered), CASE(corrupted_waits_are_detected),
-      CASE(insert_waits_survives_failing_allocations))

@@ -62,7 +62,7 @@ static int op_of(const struct cr_program *p, enum cr_op_kind kind,
 
 /* Small ops of 1 s, a limit of six units: b is offloaded, from 2 s to 4 s; with a margin of 5 % the copy has ended at
  * op 5. b is read at 14 s: its copy back is planned for 11.9 s, and op 11 begins at 11 s. No op waits. */
-static void a_copy_hides(void) {
+TEST(a_copy_hides) {
     struct three             t;
     struct cr_offload_report r;
     struct cr_simulation     time;
@@ -96,7 +96,7 @@ static void a_copy_hides(void) {
 
 /* Small ops of 1 ms: b is copied out at 4 s, before c can be written: op 7 waits for 1.995 s. c is read at 6 s: only
  * then is there room for b', whose copy ends at 8 s; b' is needed at 6.005 s: 1.995 s again. */
-static void copies_that_do_not_hide_stall(void) {
+TEST(copies_that_do_not_hide_stall) {
     struct three             t;
     struct cr_offload_report r;
     struct cr_simulation     time;
@@ -124,7 +124,7 @@ static void copies_that_do_not_hide_stall(void) {
     cr_program_free(&t.h.p);
 }
 
-static void nothing_is_offloaded_without_need(void) {
+TEST(nothing_is_offloaded_without_need) {
     struct three             t;
     struct cr_offload_report r;
     three_open(&t, 1);
@@ -141,7 +141,7 @@ static void nothing_is_offloaded_without_need(void) {
 }
 
 /* Whatever allocation fails, the program is complete or unchanged, and no memory leaks. */
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     const struct cr_compile_options o = {.reuse = true, .pool_limit = SIX, .recompute = true, .offload = true};
     for_each_failing_alloc(f, .least = 21, .dense = 20, .percent = 5) {
         struct three         t;
@@ -162,7 +162,7 @@ static void failing_allocations(void) {
 /* Limit: three units. Small ops of 1 s: a is unused from 1 s to 15 s, b from 2 s to 14 s; both copies together take 8 s
  * and 4 s. Above the limit in the gap of a: six ops by 3 units, two by 4, six by 3; in that of b: five, two, five.
  * Small ops of 0.1 s: gaps of 5 s and 3 s, less than the copies. */
-static void scores_by_hand(void) {
+TEST(scores_by_hand) {
     struct three           t;
     struct cr_offload_work w;
     three_open(&t, 1);
@@ -193,7 +193,7 @@ static void scores_by_hand(void) {
 
 /* Limit: six units. Each of the two suffices. DOA chooses b (8 s to 6), AOA chooses a (24 to 16). The bytes above the
  * limit lie in both gaps; of equal scores the first wins. */
-static void scores_choose(void) {
+TEST(scores_choose) {
     static const struct {
         enum cr_offload_score score;
         const char           *takes;
@@ -217,7 +217,7 @@ static void scores_choose(void) {
 /* Thirteen tensors of which at most 7 units are live, and which no pool below 8 units holds (found by random search,
  * proved by the planner search): below 8, a tensor must be offloaded although the live bytes stay within the limit.
  * Only the planned pool shows this. */
-static void the_planned_pool_counts(void) {
+TEST(the_planned_pool_counts) {
     static const struct {
         int write, read, units;
     } interval[] = {{0, 3, 1},  {1, 4, 2},  {2, 11, 1}, {3, 6, 2},   {4, 8, 2},   {5, 11, 1}, {6, 10, 1},
@@ -253,7 +253,7 @@ static void the_planned_pool_counts(void) {
 
 /* `last` reuses the storage of a; b is live while a is idle. Live units: 4, 10, 10, 10, 4, ... and 4 + c at `last`;
  * with a offloaded 6 in the middle, but at `last` both a' and the output exist: 4 + 4 + 1. */
-static void offload_prevents_reuse_in_place(void) {
+TEST(offload_prevents_reuse_in_place) {
     struct hand              h = {.seconds = {0}};
     struct cr_offload_report r;
     cr_program_init(&h.p, "last", NULL);
@@ -282,7 +282,7 @@ static void offload_prevents_reuse_in_place(void) {
 }
 
 /* a is in flight from 1 s to 5 s while most is live. Recomputation, which does not count that, comes before offload. */
-static void copies_in_flight_count(void) {
+TEST(copies_in_flight_count) {
     struct hand                h = {.seconds = {0}};
     struct cr_offload_report   report;
     struct cr_recompute_report again;
@@ -313,7 +313,3 @@ static void copies_in_flight_count(void) {
     CHECK_NEAR((double)plan_of(&t.h.p) / UNIT, 9, 0.01);
     cr_program_free(&t.h.p);
 }
-
-TESTS(CASE(a_copy_hides), CASE(copies_that_do_not_hide_stall), CASE(nothing_is_offloaded_without_need),
-      CASE(failing_allocations), CASE(scores_by_hand), CASE(scores_choose), CASE(the_planned_pool_counts),
-      CASE(offload_prevents_reuse_in_place), CASE(copies_in_flight_count))

@@ -77,7 +77,7 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
 }
 
 #define NET(name, fuse, ...)                                                                                           \
-    static void name(void) {                                                                                           \
+    TEST(name) {                                                                                                       \
         static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu",       \
                                                 "model.arch=custom", __VA_ARGS__};                                     \
         check_bits(overrides, (int)CR_COUNT(overrides), fuse);                                                         \
@@ -89,7 +89,7 @@ NET(bottlenecks, true, "model.block=bottleneck", "model.depths=2,2", "model.widt
 NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "model.widths=8,8", "model.stem=imagenet",
     "model.shortcut=B")
 
-static void offload_and_recompute_were_used(void) {
+TEST(offload_and_recompute_were_used) {
     CHECK(both_used > 0 && recomputed > 0);
 }
 
@@ -155,7 +155,7 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *cost_mo
     cr_program_free(&p);
 }
 
-static void shipped_networks_fit(void) {
+TEST(shipped_networks_fit) {
     static const char *const   files[]    = {"demo.ini",     "cifar10-resnet20.ini", "cifar10-resnet20-he.ini",
                                              "resnet18.ini", "cifar10-resnet56.ini", "resnet50.ini"};
     const struct cr_cost_model cost_model = gpu_cost_model();
@@ -203,7 +203,7 @@ static void check_both(struct bench_model *b, size_t limit) {
     for (int k = 0; k < 4; k++) cr_program_free(&p[k]);
 }
 
-static void offload_with_recompute_is_no_slower(void) {
+TEST(offload_with_recompute_is_no_slower) {
     struct bench_model b = {0};
     if (TEST_SANITIZED) SKIP("takes minutes with a sanitizer");
     CHECK_STATUS(open_shipped(&b, "resnet50.ini"), CR_OK);
@@ -226,7 +226,7 @@ static cr_status open_session(struct cr_session *s, const struct cr_config **c, 
     return status;
 }
 
-static void impossible_limits_are_reported(void) {
+TEST(impossible_limits_are_reported) {
     static const char *const no[] = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"};
     struct cr_session        s;
     const struct cr_config  *c;
@@ -242,7 +242,7 @@ static void impossible_limits_are_reported(void) {
 
 /* Evaluation images that are larger than training images: a limit that training just meets holds for both. Where the
  * evaluation batch is not given it is lowered, otherwise training uses less memory. */
-static void evaluation_meets_the_limit(void) {
+TEST(evaluation_meets_the_limit) {
     const char             *more[] = {"train.batch=64", "data.eval_crop=96", "data.eval_resize=96", "memory.limit=1GiB",
                                       "train.eval_batch=16"};
     struct cr_session       s;
@@ -270,7 +270,7 @@ static void evaluation_meets_the_limit(void) {
 }
 
 /* No training batch makes room for an evaluation that is too large by itself. */
-static void batch_is_not_lowered_in_vain(void) {
+TEST(batch_is_not_lowered_in_vain) {
     static const char *const more[] = {"train.batch=auto", "memory.limit=32MiB", "train.eval_batch=4096"};
     struct cr_session        s;
     const struct cr_config  *c;
@@ -282,7 +282,7 @@ static void batch_is_not_lowered_in_vain(void) {
     CHECK_HAS(cr_error_message(), "train.eval_batch");
 }
 
-static void the_largest_batch_is_found(void) {
+TEST(the_largest_batch_is_found) {
     static const struct {
         const char *limit, *slowdown;
     } cases[] = {{"memory.limit=32MiB", "train.batch_slowdown=0"},
@@ -317,7 +317,3 @@ static void the_largest_batch_is_found(void) {
     }
     CHECK(found[1] > found[0] && found[2] > found[0]);
 }
-
-TESTS(CASE(basic_blocks), CASE(bottlenecks), CASE(bottlenecks_unfused), CASE(offload_and_recompute_were_used),
-      CASE(shipped_networks_fit), CASE(offload_with_recompute_is_no_slower), CASE(impossible_limits_are_reported),
-      CASE(evaluation_meets_the_limit), CASE(batch_is_not_lowered_in_vain), CASE(the_largest_batch_is_found))

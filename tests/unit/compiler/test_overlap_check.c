@@ -26,7 +26,7 @@ static bool still_valid(const struct cr_program *p, int t, size_t alignment) {
     return true;
 }
 
-static void corrupted_plans_are_refused(void) {
+TEST(corrupted_plans_are_refused) {
     struct bench_model b;
     struct cr_program  p;
     int                refused = 0, accepted = 0;
@@ -61,7 +61,7 @@ static void corrupted_plans_are_refused(void) {
     bench_close(&b);
 }
 
-static void false_aliases_are_refused(void) {
+TEST(false_aliases_are_refused) {
     struct cr_program p;
     int               id[5];
     chain_program(&p, id);
@@ -96,7 +96,7 @@ static void false_aliases_are_refused(void) {
 
 /* ---- compilation ---- */
 
-static void unknown_passes_are_refused(void) {
+TEST(unknown_passes_are_refused) {
     struct cr_program         p;
     int                       id[5];
     struct cr_cost_model      cost_model = greedy_cost_model(64);
@@ -109,5 +109,3 @@ static void unknown_passes_are_refused(void) {
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 0);
     cr_program_free(&p);
 }
-
-TESTS(CASE(corrupted_plans_are_refused), CASE(false_aliases_are_refused), CASE(unknown_passes_are_refused))

@@ -27,7 +27,7 @@ static void random_intervals(struct cr_rng *rng, struct cr_interval *interval, i
     }
 }
 
-static void case_by_hand(void) {
+TEST(case_by_hand) {
     /* Largest first: B at 0, A above it; C fits the gap that B leaves; D lies on A only where A has ended. */
     struct cr_interval interval[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
     size_t             peak, bound;
@@ -40,7 +40,7 @@ static void case_by_hand(void) {
     CHECK_INT(bound, 80);
 }
 
-static void alignment_counts(void) {
+TEST(alignment_counts) {
     struct cr_interval interval[] = {{0, 1, 1, 0}, {0, 1, 65, 0}, {0, 1, 64, 0}};
     size_t             peak, bound;
     REQUIRE_OK(cr_plan_intervals(interval, 3, 64, &peak, &bound));
@@ -49,7 +49,7 @@ static void alignment_counts(void) {
     CHECK(intervals_valid(interval, 3, 64, peak));
 }
 
-static void empty_intervals(void) {
+TEST(empty_intervals) {
     size_t             peak = 7, bound = 7;
     struct cr_interval interval[] = {{3, 3, 100, 9}, {5, 2, 100, 9}, {0, 9, 0, 9}};
     REQUIRE_OK(cr_plan_intervals(NULL, 0, 64, &peak, &bound));
@@ -60,14 +60,14 @@ static void empty_intervals(void) {
     for (int i = 0; i < 3; i++) CHECK_INT(interval[i].offset, 0);
 }
 
-static void too_many_bytes(void) {
+TEST(too_many_bytes) {
     struct cr_interval interval[] = {{0, 1, SIZE_MAX / 3, 0}, {1, 2, SIZE_MAX - 5, 0}};
     size_t             peak, bound;
     CHECK_STATUS(cr_plan_intervals(interval, 2, 256, &peak, &bound), CR_ERR_MEMORY);
     CHECK_HAS(cr_error_message(), "batch");
 }
 
-static void random_instances(void) {
+TEST(random_instances) {
     struct cr_interval interval[120], again[120];
     int                tight = 0;
     double             worst = 1;
@@ -122,7 +122,7 @@ static void try_orders(struct cr_interval *interval, int n, unsigned used, size_
     }
 }
 
-static void tiny_instances_against_the_optimum(void) {
+TEST(tiny_instances_against_the_optimum) {
     int optimal = 0, rounds = 1500;
     for (int round = 0; round < rounds; round++) {
         struct cr_rng      rng = test_rng(100000 + (uint64_t)round);
@@ -146,7 +146,7 @@ static void tiny_instances_against_the_optimum(void) {
 
 /* ---- programs ---- */
 
-static void networks_reach_the_bound(void) {
+TEST(networks_reach_the_bound) {
     const char   *archs[]   = {"resnet18", "resnet50", "resnet152", "resnet20"};
     const int64_t batches[] = {32, 100, 256};
     for (size_t a = 0; a < CR_COUNT(archs); a += TEST_SANITIZED ? 3 : 1) {
@@ -168,7 +168,7 @@ static void networks_reach_the_bound(void) {
     }
 }
 
-static void without_reuse_nothing_overlaps(void) {
+TEST(without_reuse_nothing_overlaps) {
     struct bench_model b;
     struct cr_program  p;
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, false, &p)) return;
@@ -188,7 +188,7 @@ static void without_reuse_nothing_overlaps(void) {
     bench_close(&b);
 }
 
-static void storage_is_reused_in_place(void) {
+TEST(storage_is_reused_in_place) {
     struct cr_program p;
     int               id[5];
     chain_program(&p, id);
@@ -208,7 +208,7 @@ static void storage_is_reused_in_place(void) {
     cr_program_free(&p);
 }
 
-static void unused_tensors_are_not_planned(void) {
+TEST(unused_tensors_are_not_planned) {
     struct cr_program p;
     int               id[5];
     chain_program(&p, id);
@@ -224,7 +224,3 @@ static void unused_tensors_are_not_planned(void) {
     REQUIRE_OK(cr_plan_check(&p, 64));
     cr_program_free(&p);
 }
-
-TESTS(CASE(case_by_hand), CASE(alignment_counts), CASE(empty_intervals), CASE(too_many_bytes), CASE(random_instances),
-      CASE(tiny_instances_against_the_optimum), CASE(networks_reach_the_bound), CASE(without_reuse_nothing_overlaps),
-      CASE(storage_is_reused_in_place), CASE(unused_tensors_are_not_planned))

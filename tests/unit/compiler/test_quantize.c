@@ -52,7 +52,7 @@ static void check_net(const char *const *overrides, int count, int layers) {
 }
 
 #define NET(name, layers, ...)                                                                                         \
-    static void name(void) {                                                                                           \
+    TEST(name) {                                                                                                       \
         static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=16", "train.device=cpu",       \
                                                 "quant.type=int8", __VA_ARGS__};                                       \
         check_net(overrides, (int)CR_COUNT(overrides), layers);                                                        \
@@ -76,7 +76,7 @@ NET(layers_in_float, 16, "model.arch=resnet20", "model.shortcut=A",
 NET(one_layer, 1, "model.arch=custom", "model.block=basic", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
     "model.shortcut=B", "quant.keep=conv1,layer1.0.conv1,layer1.0.conv2,layer2.0.conv2,layer2.0.downsample.0,fc")
 
-static void ends_and_residuals_are_quantised(void) {
+TEST(ends_and_residuals_are_quantised) {
     static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=16",  "train.device=cpu",
                                             "quant.type=int8",     "model.arch=resnet20", "model.shortcut=A"};
     struct net               n;
@@ -97,7 +97,7 @@ static void ends_and_residuals_are_quantised(void) {
 
 /* cr_exec_run completes the ops with several threads before their first launch; cr_exec_run_range lets each launch do
  * it. The logits are bitwise identical, also after the parameters have changed. */
-static void completed_ops_are_bitwise_identical(void) {
+TEST(completed_ops_are_bitwise_identical) {
     static const char *const   overrides[] = {"data.kind=synthetic", "data.image_size=16",  "train.device=cpu",
                                               "quant.type=int8",     "model.arch=resnet50", "model.shortcut=B",
                                               "model.stem=imagenet"};
@@ -156,7 +156,7 @@ static cr_status forward(const struct cr_config **c, struct cr_model *m, struct 
     return cr_model_program(m, *c, CR_PROGRAM_EVAL, BATCH, p);
 }
 
-static void a_device_without_kernels(void) {
+TEST(a_device_without_kernels) {
     const struct cr_cost_model model = {.accepts = accepts_none};
     const struct cr_config    *c     = NULL;
     struct cr_model            m     = {0};
@@ -173,7 +173,7 @@ static void a_device_without_kernels(void) {
     cr_config_close(c);
 }
 
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     const struct cr_cost_model model = {0}; /* accepts every op */
     const struct cr_config    *c     = NULL;
     struct cr_model            m     = {0};
@@ -189,7 +189,3 @@ static void failing_allocations(void) {
         cr_config_close(c);
     }
 }
-
-TESTS(CASE(resnet20), CASE(resnet50), CASE(resnet_d), CASE(imagenet_stem), CASE(layers_in_float), CASE(one_layer),
-      CASE(ends_and_residuals_are_quantised), CASE(completed_ops_are_bitwise_identical), CASE(a_device_without_kernels),
-      CASE(failing_allocations))

@@ -7,7 +7,7 @@
 #include "tests/harness/network_support.h"
 
 /* A limit that is already met changes nothing. */
-static void nothing_is_recomputed_without_need(void) {
+TEST(nothing_is_recomputed_without_need) {
     static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu",
                                             "model.arch=custom",   "model.depths=1,1",   "model.widths=8,16"};
     const struct net_plan    plan        = {.overrides  = overrides,
@@ -31,7 +31,7 @@ static int emit(struct cr_program *p, const struct cr_op *op, const char *name) 
 }
 
 /* A tensor can be recomputed only where its inputs are still live. */
-static void operands_must_be_live(void) {
+TEST(operands_must_be_live) {
     struct cr_program          p;
     struct cr_recompute_report r;
     const struct cr_cost_model cost_model = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
@@ -157,7 +157,7 @@ static int needless_repetitions(const struct cr_program *p, size_t limit, double
 }
 
 /* The values stay the same, the pass counts the peak correctly, and it repeats no op without need. */
-static void random_programs_keep_their_values(void) {
+TEST(random_programs_keep_their_values) {
     struct cr_rng rng = cr_rng_make(7, CR_RNG_TEST, 0, 0);
     int           met = 0, chains = 0, repeated = 0, needless = 0;
     for (int round = 0; round < 300; round++) {
@@ -185,7 +185,7 @@ static void random_programs_keep_their_values(void) {
     CHECK_INT(needless, 0);
 }
 
-static void memory_amounts(void) {
+TEST(memory_amounts) {
     static const struct {
         const char *text;
         size_t      bytes;
@@ -197,6 +197,3 @@ static void memory_amounts(void) {
     for (size_t i = 0; i < CR_COUNT(good); i++) CHECK(cr_bytes_parse(good[i].text, &bytes) && bytes == good[i].bytes);
     for (size_t i = 0; i < CR_COUNT(bad); i++) CHECK(!cr_bytes_parse(bad[i], &bytes));
 }
-
-TESTS(CASE(nothing_is_recomputed_without_need), CASE(operands_must_be_live), CASE(random_programs_keep_their_values),
-      CASE(memory_amounts))

@@ -35,7 +35,7 @@ static int filter_gradients(const struct cr_program *p) {
     return count;
 }
 
-static void results_do_not_depend_on_the_streams(void) {
+TEST(results_do_not_depend_on_the_streams) {
     for (int n = 0; n < (int)CR_COUNT(nets); n++) {
         struct offload_run plain, side;
         REQUIRE_OK(offload_run_open(&plain, &(struct how){.overrides = nets[n].overrides, .fuse = nets[n].fuse}));
@@ -63,7 +63,7 @@ static void results_do_not_depend_on_the_streams(void) {
 }
 
 /* Without its waits the update may read gradients that are not computed yet. */
-static void missing_waits_are_refused(void) {
+TEST(missing_waits_are_refused) {
     struct offload_run s;
     REQUIRE_OK(offload_run_open(&s, &(struct how){.overrides = basic, .fuse = true}));
     REQUIRE_OK(compile_step(&s, true, true, 0));
@@ -75,7 +75,7 @@ static void missing_waits_are_refused(void) {
 }
 
 /* The moved ops keep their inputs longer. A limit that leaves no memory for that keeps them on the compute stream. */
-static void a_limit_is_kept(void) {
+TEST(a_limit_is_kept) {
     struct offload_run s;
     REQUIRE_OK(offload_run_open(&s, &(struct how){.overrides = basic, .fuse = true}));
     REQUIRE_OK(compile_step(&s, true, false, 0));
@@ -90,5 +90,3 @@ static void a_limit_is_kept(void) {
     CHECK(s.program.region_bytes[CR_REGION_POOL] < side_bytes);
     offload_run_close(&s);
 }
-
-TESTS(CASE(results_do_not_depend_on_the_streams), CASE(missing_waits_are_refused), CASE(a_limit_is_kept))

@@ -4,7 +4,7 @@
 #include "tests/harness/test.h"
 #include "tests/harness/timed_program.h"
 
-static void streams_run_in_parallel(void) {
+TEST(streams_run_in_parallel) {
     struct hand                h     = {.seconds = {1, 2, 5, 4, 1, 3}};
     const struct cr_contention alike = {.duplex = 1};
     struct cr_op_time          time[6];
@@ -44,7 +44,7 @@ static void streams_run_in_parallel(void) {
 
 /* A copy alone takes 5 s; while another copy runs, it has 0.75 of its rate, and the later copy half: see
  * cr_copy_end. */
-static void copies_slow_each_other_down(void) {
+TEST(copies_slow_each_other_down) {
     const struct cr_cost_model t = {.to_host_bytes_per_s = 3, .to_device_bytes_per_s = 3, .duplex_speedup = 4.0 / 3};
     CHECK_NEAR(cr_copy_contention(&t), 0.5, 1e-12); /* 3 and 3 are 6; the first takes 4, 2 are left */
     CHECK_NEAR(cr_copy_seconds(&t, CR_STREAM_TO_HOST, 20), 5, 1e-12);
@@ -59,7 +59,7 @@ static void copies_slow_each_other_down(void) {
 
 /* Of 10 s of work, 40 % keep the memory busy: during a copy out (4 s) it takes 4 * 0.4 * 0.5 more, during a copy in (10
  * s and more) 10 * 0.4 * 0.25. A copy to the host takes longer during any work. */
-static void work_and_copies_slow_each_other_down(void) {
+TEST(work_and_copies_slow_each_other_down) {
     const double               moving[1] = {0.4};
     const struct cr_cost_model t         = {.contention_out = 0.5, .contention_in = 0.25};
     const struct cr_contention b = cr_contention_of(&t, moving), none = cr_contention_of(&t, NULL);
@@ -72,5 +72,3 @@ static void work_and_copies_slow_each_other_down(void) {
     CHECK_NEAR(cr_copy_seconds(&rates, CR_STREAM_TO_HOST, 8), 6, 1e-12);
     CHECK_NEAR(cr_copy_seconds(&rates, CR_STREAM_TO_DEVICE, 8), 4, 1e-12);
 }
-
-TESTS(CASE(streams_run_in_parallel), CASE(copies_slow_each_other_down), CASE(work_and_copies_slow_each_other_down))

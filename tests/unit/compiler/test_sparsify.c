@@ -93,7 +93,7 @@ static void check_measured(const struct artificial *t, const int *want, int coun
 }
 
 /* Without estimates: every existing format in the order of its number; of equal times the first. */
-static void all_formats_are_measured(void) {
+TEST(all_formats_are_measured) {
     struct artificial t = {.dense = 100, .estimate = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
     CHECK_INT(run(&t, false, NULL), 1);
     check_measured(&t, (const int[]){0, 1, 3, 4, 5}, 5);
@@ -102,7 +102,7 @@ static void all_formats_are_measured(void) {
 }
 
 /* Formats without estimate first, then by estimate; of equal times still the first by number. */
-static void fast_estimates_come_first(void) {
+TEST(fast_estimates_come_first) {
     struct artificial t = {.dense = 100, .estimate = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
     CHECK_INT(run(&t, true, NULL), 1);
     check_measured(&t, (const int[]){2, 3, 1, 4, 0}, 5);
@@ -110,7 +110,7 @@ static void fast_estimates_come_first(void) {
 
 /* A format whose estimate is above CR_ESTIMATE_MARGIN times the best known time, dense or sparse, is not measured;
  * every other format is. */
-static void slow_estimates_are_not_measured(void) {
+TEST(slow_estimates_are_not_measured) {
     struct artificial t = {.dense = 100, .estimate = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
     CHECK_INT(run(&t, true, NULL), 4);
     check_measured(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are skipped */
@@ -123,7 +123,7 @@ static void slow_estimates_are_not_measured(void) {
 }
 
 /* In 16 bits: where the estimated gains are too small, formats with an estimate are not measured. */
-static void small_estimated_gain_in_16_bits(void) {
+TEST(small_estimated_gain_in_16_bits) {
     struct cr_text    out = {0};
     struct artificial t   = {.dense = 100, .estimate = {97.5, 120, 0, 99, 0, 98}, .takes = {50, 50, 99, 50, 98, 50}};
     CHECK_INT(run(&t, true, NULL), 0);
@@ -148,7 +148,7 @@ static void small_estimated_gain_in_16_bits(void) {
 }
 
 /* A small gain is not enough: the program stays unchanged, and the report states the reason. */
-static void small_gain_is_not_enough(void) {
+TEST(small_gain_is_not_enough) {
     struct cr_text    out = {0};
     struct artificial t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};
     CHECK_INT(run(&t, false, &out), CR_NONE);
@@ -159,7 +159,7 @@ static void small_gain_is_not_enough(void) {
     CHECK_INT(run(&t, false, NULL), 3);
 }
 
-static void report_lines(void) {
+TEST(report_lines) {
     struct cr_text    out = {0};
     struct artificial t   = {.dense = 100, .estimate = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
     run(&t, true, &out);
@@ -177,6 +177,3 @@ static void report_lines(void) {
     CHECK(out.data && strstr(out.data, "no sparse kernel supports it\n"));
     cr_text_free(&out);
 }
-
-TESTS(CASE(all_formats_are_measured), CASE(fast_estimates_come_first), CASE(slow_estimates_are_not_measured),
-      CASE(small_estimated_gain_in_16_bits), CASE(small_gain_is_not_enough), CASE(report_lines))

@@ -26,7 +26,7 @@ static void check_program(struct bench_model *b, enum cr_program_kind kind, size
 
 /* The last two are programs that calibrate a quantised network: with max pooling, and with zero channels in its
  * shortcuts. */
-static void tensors_of_networks(void) {
+TEST(tensors_of_networks) {
     static const char *const networks[][3] = {{"model.arch=resnet20", "ema.decay=0.9", "model.freeze=stem"},
                                               {"model.arch=resnet18", "quant.type=int8", "train.batch=2"},
                                               {"model.arch=resnet20", "quant.type=int8", "train.batch=2"}};
@@ -43,7 +43,7 @@ static void tensors_of_networks(void) {
 }
 
 /* A parameter that is added after the tensors of a program moves the 16-bit weights: the program is refused. */
-static void a_late_parameter_is_an_error(void) {
+TEST(a_late_parameter_is_an_error) {
     const char *const  overrides[] = {"model.arch=resnet20"};
     const int64_t      dim[4]      = {1, 1, 1, 1};
     struct bench_model b;
@@ -58,5 +58,3 @@ static void a_late_parameter_is_an_error(void) {
     cr_program_free(&p);
     bench_close(&b);
 }
-
-TESTS(CASE(tensors_of_networks), CASE(a_late_parameter_is_an_error))

@@ -10,7 +10,7 @@
 /* ---- values and their sources ---- */
 
 /* The defaults for other than three channels: the averages of ImageNet's three. */
-static void defaults_of_channels(void) {
+TEST(defaults_of_channels) {
     static const char *const channels[] = {"data.channels=1", "data.channels=3", "data.channels=4"};
     static const double      mean[][4]  = {{0.449}, {0.485, 0.456, 0.406}, {0.485, 0.456, 0.406, 0.449}},
                         std[][4]        = {{0.226}, {0.229, 0.224, 0.225}, {0.229, 0.224, 0.225, 0.226}};
@@ -28,7 +28,7 @@ static void defaults_of_channels(void) {
     }
 }
 
-static void precedence(void) {
+TEST(precedence) {
     static const char *const overrides[] = {"train.seed=9", " train.keep = 4 ", "train.seed=10", "data.root=a=b.c ",
                                             "model.arch=RESNET56"};
     const struct cr_config  *config;
@@ -61,7 +61,7 @@ static void precedence(void) {
     cr_config_close(config);
 }
 
-static void includes(void) {
+TEST(includes) {
     char text[200];
     snprintf(text, sizeof text, "include = %s\n[train]\nkeep = 3\n", file_text("whole.ini", "[train]\nbatch = 3\n"));
     CHECK_STR(refusal(text, NULL), "");
@@ -94,7 +94,7 @@ static void includes(void) {
     CHECK_STR(refusal("include = d3.ini\n", NULL), "");
 }
 
-static void named_configs(void) {
+TEST(named_configs) {
     static const char *const names[][2] = {{"x.ini", "x"}, {"y", "y"}, {".ini", ".ini"}, {"z.ini.ini", "z.ini"}};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
         const struct cr_config *config;
@@ -106,7 +106,7 @@ static void named_configs(void) {
 
 /* ---- error messages ---- */
 
-static void all_errors_are_reported(void) {
+TEST(all_errors_are_reported) {
     CHECK_STR(refusal("batch = 3\n"
                       "[train]\n"
                       "batch = many\n"
@@ -141,7 +141,7 @@ static void all_errors_are_reported(void) {
 }
 
 /* A file that is no INI file has an error in each line. */
-static void many_errors_are_counted(void) {
+TEST(many_errors_are_counted) {
     char text[4096] = "";
     for (int i = 0; i < 60; i++) strcat(text, "this is a letter\n");
     const char *got   = refusal(text, NULL);
@@ -167,7 +167,7 @@ static void check_rules(const struct rule *rules, size_t count, const char *text
     }
 }
 
-static void overrides_are_checked(void) {
+TEST(overrides_are_checked) {
     static const struct rule rules[] = {
         {"train.batch", "'train.batch': must be section.key=value"},
         {"batch=3", "'batch=3': must be section.key=value"},
@@ -187,7 +187,7 @@ static void overrides_are_checked(void) {
     check_rules(rules, CR_COUNT(rules), NULL);
 }
 
-static void types_are_strict(void) {
+TEST(types_are_strict) {
     static const struct rule rules[] = {
         {"train.batch=+64", ""},
         {"train.batch=0x10", "integer"},
@@ -218,7 +218,7 @@ static void types_are_strict(void) {
 }
 
 /* Each key accepts the ends of its range and refuses the next numbers outside. */
-static void ranges_are_checked(void) {
+TEST(ranges_are_checked) {
     int tried = 0;
     for (int i = 0; i < cr_key_count; i++) {
         const struct cr_key *key = &cr_keys[i];
@@ -245,7 +245,7 @@ static void ranges_are_checked(void) {
     CHECK(tried > 40);
 }
 
-static void rules_between_keys(void) {
+TEST(rules_between_keys) {
     static const struct rule plain[] = {
         {"model.depths=1,2", "[model] depths = 1,2: is only for arch = custom; resnet20 has fixed depths"},
         {"model.arch=custom", "[model] arch = custom: needs depths and widths"},
@@ -298,11 +298,3 @@ static void rules_between_keys(void) {
             CHECK_STR(got, "");
     }
 }
-
-static void no_leaks(void) {
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(defaults_of_channels), CASE(precedence), CASE(includes), CASE(named_configs), CASE(all_errors_are_reported),
-      CASE(many_errors_are_counted), CASE(overrides_are_checked), CASE(types_are_strict), CASE(ranges_are_checked),
-      CASE(rules_between_keys), CASE(no_leaks))

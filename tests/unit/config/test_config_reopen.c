@@ -29,10 +29,10 @@ static void check_values(const struct cr_config *c, int64_t epochs) {
     CHECK(cr_config_is_set(c, "optim.lr") && !cr_config_is_set(c, "optim.momentum"));
 }
 
-static void files_may_change(void) {
+TEST(files_may_change) {
     static const char *const first[] = {"train.epochs=3", "optim.momentum=0.5"}, *const second[] = {"train.epochs=9"};
     const struct cr_config *a, *b, *c;
-    REQUIRE(folder_open());
+    folder_open();
     put("a.ini", a_text);
     put("b.ini", b_text);
     REQUIRE_OK(cr_config_open(&a, in_folder("a.ini"), first, 2));
@@ -48,7 +48,6 @@ static void files_may_change(void) {
     cr_config_fail(c, "optim.lr", "x"); /* an error about a value still names its file and line */
     CHECK_HAS(cr_error_message(), "b.ini:5: [optim] lr");
     cr_config_close(c);
-    folder_close();
 }
 
 static void *write_pipe(void *path) {
@@ -58,12 +57,12 @@ static void *write_pipe(void *path) {
     return wrote == 19 ? path : NULL;
 }
 
-static void pipes_are_read_once(void) {
+TEST(pipes_are_read_once) {
     static const char *const more[] = {"train.epochs=5"};
     const struct cr_config  *a, *b;
     pthread_t                writer;
     void                    *written;
-    REQUIRE(folder_open());
+    folder_open();
     char *path = cr_strdup(in_folder("pipe"));
     REQUIRE(mkfifo(path, 0600) == 0 && pthread_create(&writer, NULL, write_pipe, path) == 0);
     const cr_status status = cr_config_open(&a, path, NULL, 0);
@@ -75,13 +74,12 @@ static void pipes_are_read_once(void) {
     cr_config_close(a);
     cr_config_close(b);
     cr_free(path);
-    folder_close();
 }
 
-static void errors_and_defaults(void) {
+TEST(errors_and_defaults) {
     static const char *const bad[] = {"train.batch=x", "optim.no=1"}, *const good[] = {"train.batch=5"};
     const struct cr_config *a, *b;
-    REQUIRE(folder_open());
+    folder_open();
     put("a.ini", a_text);
     put("b.ini", b_text);
     REQUIRE_OK(cr_config_open(&a, in_folder("a.ini"), NULL, 0));
@@ -96,14 +94,13 @@ static void errors_and_defaults(void) {
     CHECK_STR(b->path, "(built in)");
     cr_config_close(a);
     cr_config_close(b);
-    folder_close();
 }
 
 /* The configuration of a run folder is not the user's: reopening it keeps this. */
-static void stored_stays_stored(void) {
+TEST(stored_stays_stored) {
     static const char *const epochs[] = {"train.epochs=9"}, *const depths[] = {"model.depths=1,2,3"};
     const struct cr_config *a, *b;
-    REQUIRE(folder_open());
+    folder_open();
     put("a.ini", strchr(a_text, '\n') + 1); /* without the include, which a stored file may not have */
     REQUIRE_OK(cr_config_open_stored(&a, in_folder("a.ini"), NULL, 0));
     REQUIRE_OK(cr_config_reopen(&b, a, epochs, 1));
@@ -114,12 +111,11 @@ static void stored_stays_stored(void) {
     CHECK_HAS(cr_error_message(), "a.ini:8: [model] widths is invalid, perhaps because of a value of the command line");
     CHECK(!strstr(cr_error_message(), "8,16"));
     cr_config_close(a);
-    folder_close();
 }
 
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     const struct cr_config *a;
-    REQUIRE(folder_open());
+    folder_open();
     char long_line[1000] = "[data]\nroot = ";
     memset(long_line + strlen(long_line), 'x', 700);
     put("b.ini", long_line);
@@ -133,8 +129,4 @@ static void failing_allocations(void) {
         if (status == CR_OK) cr_config_close(b);
     }
     cr_config_close(a);
-    folder_close();
 }
-
-TESTS(CASE(files_may_change), CASE(pipes_are_read_once), CASE(errors_and_defaults), CASE(stored_stays_stored),
-      CASE(failing_allocations))

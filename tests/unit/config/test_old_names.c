@@ -14,7 +14,7 @@ static void write_file(const char *text) {
     REQUIRE_OK(cr_file_write_atomic(file, text, strlen(text)));
 }
 
-static void users_get_an_error(void) {
+TEST(users_get_an_error) {
     const struct cr_config *config;
     write_file("[memory]\nswap = wdoa\ntrace = a.log\n");
     CHECK_STATUS(cr_config_open(&config, file, NULL, 0), CR_ERR_CONFIG);
@@ -26,7 +26,7 @@ static void users_get_an_error(void) {
     CHECK(unlink(file) == 0);
 }
 
-static void run_folders_are_read(void) {
+TEST(run_folders_are_read) {
     static const char *const old_override[] = {"memory.swap=first"};
     const struct cr_config  *config;
     write_file("[memory]\nswap = wdoa\ntrace = a.log\nlimit = 3MiB\n");
@@ -39,11 +39,9 @@ static void run_folders_are_read(void) {
     CHECK(unlink(file) == 0);
 }
 
-static void other_names_are_not_old(void) {
+TEST(other_names_are_not_old) {
     CHECK(!cr_old_name_find("memory", "swap", "auto"));
     CHECK(!cr_old_name_find("memory", "swap", "wdoa2"));
     CHECK(!cr_old_name_find("train", "trace", ""));
     CHECK_STR(cr_old_kernel_now("cuda.no_such_kernel"), "cuda.no_such_kernel");
 }
-
-TESTS(CASE(users_get_an_error), CASE(run_folders_are_read), CASE(other_names_are_not_old))

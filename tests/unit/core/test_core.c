@@ -7,7 +7,7 @@
 
 /* ---- Philox4x32-10: the known answers published with Random123 ---- */
 
-static void philox_matches_published_vectors(void) {
+TEST(philox_matches_published_vectors) {
     static const struct {
         uint32_t counter[4], key[2], want[4];
     } known[] = {
@@ -24,7 +24,7 @@ static void philox_matches_published_vectors(void) {
     }
 }
 
-static void streams_are_distinct_and_values_in_range(void) {
+TEST(streams_are_distinct_and_values_in_range) {
     struct cr_rng a = cr_rng_make(1, CR_RNG_ORDER, 5, 0), b = cr_rng_make(1, CR_RNG_AUGMENT, 5, 0);
     struct cr_rng c = cr_rng_make(1, CR_RNG_ORDER, 5, 0), d = cr_rng_make(2, CR_RNG_ORDER, 5, 0);
     int           same_purpose = 0, same_seed = 0;
@@ -100,19 +100,19 @@ static void check_half(const struct half *type) {
     CHECK_INT(type->round(1e-45f), 0);
 }
 
-static void f16_rounds_to_nearest_even(void) {
+TEST(f16_rounds_to_nearest_even) {
     const struct half type = {5, cr_f16_to_f32, cr_f32_to_f16};
     check_half(&type);
     CHECK_INT(cr_f32_to_f16(65504), 0x7bff);
     CHECK_INT(cr_f32_to_f16(65519.996f), 0x7bff);
     CHECK_INT(cr_f32_to_f16(65520), 0x7c00);
 }
-static void bf16_rounds_to_nearest_even(void) {
+TEST(bf16_rounds_to_nearest_even) {
     const struct half type = {8, cr_bf16_to_f32, cr_f32_to_bf16};
     check_half(&type);
 }
 
-static void arrays_become_f32(void) {
+TEST(arrays_become_f32) {
     enum { ALL = 1 << 16 };
     static uint16_t     half[ALL];
     static float        out[ALL];
@@ -185,7 +185,7 @@ static void check_init(const char *const *overrides, int count, bool fan_out, bo
     cr_config_close(config);
 }
 
-static void initial_weights_follow_he(void) {
+TEST(initial_weights_follow_he) {
     static const char *const plain[] = {"model.arch=resnet20", "model.shortcut=B"};
     static const char *const other[] = {"model.arch=resnet20", "model.init=he_fan_in", "model.init_shape=uniform",
                                         "model.zero_init_last=yes", "train.seed=77"};
@@ -209,7 +209,7 @@ static int64_t parameters_of(const char *const *overrides, int count) {
 }
 
 /* num_params of the torchvision weights. */
-static void networks_have_the_published_sizes(void) {
+TEST(networks_have_the_published_sizes) {
     static const struct {
         const char *arch;
         int64_t     parameters;
@@ -221,7 +221,7 @@ static void networks_have_the_published_sizes(void) {
     for (size_t i = 0; i < CR_COUNT(known); i++) CHECK_INT(parameters_of(&known[i].arch, 1), known[i].parameters);
 }
 
-static void groups_are_configurable(void) {
+TEST(groups_are_configurable) {
     static const char *const next[]  = {"model.arch=resnet50", "model.groups=32", "model.width_per_group=4"};
     static const char *const basic[] = {"model.arch=resnet18", "model.groups=2"};
     static const char *const eca[]   = {"model.arch=resnet50", "model.eca=yes", "model.stem=deep"};
@@ -248,7 +248,7 @@ static void groups_are_configurable(void) {
 
 /* ---- memory ---- */
 
-static void allocation_counts_and_fails_on_demand(void) {
+TEST(allocation_counts_and_fails_on_demand) {
     const int64_t  live  = cr_alloc_live();
     const uint64_t calls = cr_alloc_calls();
     unsigned char *a = cr_alloc(100, 3), *none = cr_alloc(0, 8);
@@ -277,7 +277,7 @@ static cr_status append(int64_t **at, int *count, int *capacity, int64_t value) 
     return CR_OK;
 }
 
-static void arrays_keep_their_elements_when_they_grow(void) {
+TEST(arrays_keep_their_elements_when_they_grow) {
     int64_t *at    = NULL;
     int      count = 0, capacity = 0;
     for (int64_t i = 0; i < 16; i++) CHECK_STATUS(append(&at, &count, &capacity, i * i), CR_OK);
@@ -290,7 +290,7 @@ static void arrays_keep_their_elements_when_they_grow(void) {
     cr_free(at);
 }
 
-static void arenas_refuse_arrays_that_cannot_be_counted(void) {
+TEST(arenas_refuse_arrays_that_cannot_be_counted) {
     const int64_t   live  = cr_alloc_live();
     struct cr_arena arena = {0};
     double         *small = cr_arena_array(&arena, 1000, sizeof *small);
@@ -300,7 +300,7 @@ static void arenas_refuse_arrays_that_cannot_be_counted(void) {
     CHECK(cr_alloc_live() == live);
 }
 
-static void text_is_valid_json_or_failed(void) {
+TEST(text_is_valid_json_or_failed) {
     struct cr_text text = {0};
     cr_text_add_json(&text, "a\"b\\c\n\x01");
     CHECK_STR(text.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
@@ -312,7 +312,7 @@ static void text_is_valid_json_or_failed(void) {
 }
 
 /* The reason of an error stands at the end of its message, behind paths of any length. */
-static void long_paths_leave_the_reason(void) {
+TEST(long_paths_leave_the_reason) {
     char long_path[6001], cut[64];
     memset(long_path, 'd', sizeof long_path - 1);
     long_path[sizeof long_path - 1] = 0;
@@ -332,10 +332,3 @@ static void long_paths_leave_the_reason(void) {
     CHECK(strlen(cr_error_message()) < 4096 && !strstr(cr_error_message(), "\\x"));
     cr_error_clear();
 }
-
-TESTS(CASE(philox_matches_published_vectors), CASE(streams_are_distinct_and_values_in_range),
-      CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(arrays_become_f32),
-      CASE(initial_weights_follow_he), CASE(networks_have_the_published_sizes), CASE(groups_are_configurable),
-      CASE(allocation_counts_and_fails_on_demand), CASE(arrays_keep_their_elements_when_they_grow),
-      CASE(arenas_refuse_arrays_that_cannot_be_counted), CASE(text_is_valid_json_or_failed),
-      CASE(long_paths_leave_the_reason))

@@ -33,7 +33,7 @@ static bool word_is(const char *name) {
     return word && strcmp(word, name) == 0;
 }
 
-static void the_level_is_what_the_system_reports(void) {
+TEST(the_level_is_what_the_system_reports) {
     static const char *const avx2[]   = {"avx2", "fma", "f16c", "bmi2", NULL};
     static const char *const avx512[] = {"avx512f", "avx512bw", "avx512dq", "avx512vl", NULL};
     char                    *flags    = system_flags();
@@ -65,7 +65,7 @@ static void the_level_is_what_the_system_reports(void) {
     cr_free(flags);
 }
 
-static void the_variable_decides(void) {
+TEST(the_variable_decides) {
     const char *word = getenv("CRESNET_CPU");
     if (!word || !*word)
         CHECK_INT(cr_cpu_level(), cr_cpu_processor_level());
@@ -93,7 +93,7 @@ static bool is_in(uintptr_t at, const uintptr_t begin[4], int index) {
     return last == index;
 }
 
-static void versions_follow_the_level(void) {
+TEST(versions_follow_the_level) {
     const enum cr_cpu_level used     = cr_cpu_level();
     const uintptr_t         three[4] = {(uintptr_t)three_versions, (uintptr_t)three_versions_avx2,
                                         (uintptr_t)three_versions_avx512f, (uintptr_t)place};
@@ -111,5 +111,3 @@ static void versions_follow_the_level(void) {
     SKIP("there is one level");
 }
 #endif
-
-TESTS(CASE(the_level_is_what_the_system_reports), CASE(the_variable_decides), CASE(versions_follow_the_level))

@@ -46,7 +46,7 @@ static void put_meminfo(void) {
                          "Buffers:           12345 kB\n");
 }
 
-static void no_groups(void) {
+TEST(no_groups) {
     begin();
     CHECK_INT(cr_cpu_quota_below(root), INT_MAX);
     CHECK_INT(cr_cpu_memory_below(root), 0); /* unknown */
@@ -60,7 +60,7 @@ static void no_groups(void) {
     "22 27 0:21 / /proc rw,relatime shared:5 - proc proc rw\n27 1 254:0 / / rw - ext4 /dev/vda rw,discard\n"           \
     "short line\n\n"
 
-static void version_2_with_nested_limits(void) {
+TEST(version_2_with_nested_limits) {
     begin();
     put_meminfo();
     put("/proc/self/mountinfo", OTHER_MOUNTS V2_MOUNT);
@@ -117,7 +117,7 @@ static void put_v1(const char *cpu, const char *memory) {
 static const char *const v1_self =
     "9:name=systemd:/x\n4:memory:/docker/ab\n3:cpuset:/\n1:cpu,cpuacct:/docker/ab\n0::/\n";
 
-static void version_1(void) {
+TEST(version_1) {
     begin();
     put_meminfo();
     put("/proc/self/cgroup", v1_self);
@@ -132,7 +132,7 @@ static void version_1(void) {
     end();
 }
 
-static void container_sees_its_group_at_the_mount(void) {
+TEST(container_sees_its_group_at_the_mount) {
     begin();
     put_meminfo();
     put("/proc/self/cgroup", v1_self);
@@ -146,7 +146,7 @@ static void container_sees_its_group_at_the_mount(void) {
     end();
 }
 
-static void namespaces_of_groups(void) {
+TEST(namespaces_of_groups) {
     static const struct {
         const char *top, *self;
         int         cores; /* 0: none */
@@ -177,7 +177,7 @@ static void namespaces_of_groups(void) {
     end();
 }
 
-static void junk_is_no_limit(void) {
+TEST(junk_is_no_limit) {
     static const char *const numbers[] = {
         "", "\n", "max", "-1", "a 5", "99999999999999999999999", "-", "18446744073709551615"};
     static char huge[70000];
@@ -223,7 +223,7 @@ static void junk_is_no_limit(void) {
 }
 
 /* In a child process, so that the mask of this one stays. */
-static void affinity_of_this_process(void) {
+TEST(affinity_of_this_process) {
     cpu_set_t mask;
     REQUIRE(sched_getaffinity(0, sizeof mask, &mask) == 0);
     CHECK(cr_cpu_cores() >= 1 && cr_cpu_cores() <= CPU_COUNT(&mask));
@@ -240,7 +240,7 @@ static void affinity_of_this_process(void) {
     CHECK_INT(how, 0);
 }
 
-static void this_machine(void) {
+TEST(this_machine) {
     const int64_t start = cr_time_ns();
     const size_t  left  = cr_cpu_memory_free();
     const long    pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -249,6 +249,3 @@ static void this_machine(void) {
     CHECK(ms < 100);
     printf("    %d cores, %.0f MiB free, read in %.2f ms\n", cr_cpu_cores(), cr_mib(left), ms);
 }
-
-TESTS(CASE(no_groups), CASE(version_2_with_nested_limits), CASE(version_1), CASE(container_sees_its_group_at_the_mount),
-      CASE(namespaces_of_groups), CASE(junk_is_no_limit), CASE(affinity_of_this_process), CASE(this_machine))

@@ -18,7 +18,7 @@ static uint32_t by_definition(uint32_t crc, const uint8_t *b, size_t count) {
     return ~crc;
 }
 
-static void equals_the_definition(void) {
+TEST(equals_the_definition) {
     static const size_t near[] = {0, 1, 8, 512, 1024, 1280, 2048, 4096, 6144, 12288, 18432};
     for (size_t i = 0; i < BYTES; i++) bytes[i] = (uint8_t)(i * 2654435761u >> 13);
     CHECK(cr_crc32c(0, "123456789", 9) == 0xe3069283);
@@ -34,5 +34,3 @@ static void equals_the_definition(void) {
             CHECK(cr_crc32c(cr_crc32c(0, bytes, cut), bytes + cut, BYTES - cut) == by_definition(0, bytes, BYTES));
     }
 }
-
-TESTS(CASE(equals_the_definition))

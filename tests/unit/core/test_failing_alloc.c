@@ -44,14 +44,14 @@ static int failed_checks(enum fault fault, int least, int *runs) {
     return failed;
 }
 
-static void sound_code_passes(void) {
+TEST(sound_code_passes) {
     int runs;
     CHECK_INT(failed_checks(NONE, 3, &runs), 0);
     CHECK_INT(runs, 4); /* three failures, and a run without one */
     CHECK_INT(failed_checks(NONE, 4, &runs), 1);
 }
 
-static void faults_are_found(void) {
+TEST(faults_are_found) {
     int runs;
     CHECK(failed_checks(LEAKS, 1, &runs) > 0);
     CHECK_INT(runs, 2);
@@ -63,10 +63,8 @@ static void faults_are_found(void) {
     CHECK_INT(runs, 4);
 }
 
-static void code_without_allocations_fails(void) {
+TEST(code_without_allocations_fails) {
     int runs;
     CHECK(failed_checks(NO_ALLOCATION, 0, &runs) > 0);
     CHECK_INT(runs, 1);
 }
-
-TESTS(CASE(sound_code_passes), CASE(faults_are_found), CASE(code_without_allocations_fails))

@@ -40,9 +40,9 @@ static const struct {
                                             "CRPK\r\n\x1a")},
 };
 
-static void each_kind_is_recognised(void) {
+TEST(each_kind_is_recognised) {
     struct cr_output_file file;
-    REQUIRE(folder_open());
+    folder_open();
     const char *path = in_folder("x");
     for (int kind = 0; kind < CR_OUTPUT_KINDS; kind++) {
         for (int content = 0; content < CR_OUTPUT_KINDS; content++) {
@@ -57,10 +57,9 @@ static void each_kind_is_recognised(void) {
         put(path, "", 0);
         CHECK_STATUS(find(path, (enum cr_output_kind)kind, 0, &file), CR_OK);
     }
-    folder_close();
 }
 
-static void names_of_descriptors(void) {
+TEST(names_of_descriptors) {
     static const struct {
         const char *name;
         int         fd;
@@ -78,18 +77,15 @@ static void names_of_descriptors(void) {
     CHECK_STATUS(cr_output_file_write(&file, "new", 3), CR_ERR_IO); /* not open */
 }
 
-static void other_names_are_errors(void) {
+TEST(other_names_are_errors) {
     struct cr_output_file file;
     char                  path[CR_PATH_MAX + 8];
-    REQUIRE(folder_open());
+    folder_open();
     CHECK_STATUS(find("", CR_OUTPUT_ONNX, 0, &file), CR_ERR_CONFIG);
-    CHECK_STATUS(find(folder, CR_OUTPUT_ONNX, CR_OUTPUT_FORCE, &file), CR_ERR_IO);
+    CHECK_STATUS(find(tmp_path, CR_OUTPUT_ONNX, CR_OUTPUT_FORCE, &file), CR_ERR_IO);
     memset(path, 'x', sizeof path);
     path[sizeof path - 1] = 0;
     CHECK_STATUS(find(path, CR_OUTPUT_ONNX, 0, &file), CR_ERR_IO);
     REQUIRE_OK(find(in_folder("missing/x"), CR_OUTPUT_ONNX, 0, &file)); /* found out when it is written */
     CHECK_STATUS(cr_output_file_write(&file, "new", 3), CR_ERR_IO);
-    folder_close();
 }
-
-TESTS(CASE(each_kind_is_recognised), CASE(names_of_descriptors), CASE(other_names_are_errors))

@@ -35,7 +35,7 @@ static int code_of_shell(const char *command) {
     return start_shell(command, false, -1, &process) == 0 ? code_of(process) : -2;
 }
 
-static void codes(void) {
+TEST(codes) {
     CHECK_INT(code_of_shell("exit 0"), 0);
     CHECK_INT(code_of_shell("exit 7"), 7);
     CHECK_INT(code_of_shell("kill -s TERM $$"), 128 + SIGTERM);
@@ -54,7 +54,7 @@ static bool vfork_shares_memory(void) {
     return child > 0 && waitpid(child, NULL, 0) == child && shared;
 }
 
-static void a_program_that_is_not_there(void) {
+TEST(a_program_that_is_not_there) {
     const char *const               argv[]  = {"none", NULL};
     const struct cr_process_program program = {"/nowhere/none", argv, -1, -1, -1, false};
     pid_t                           process = 1;
@@ -65,7 +65,7 @@ static void a_program_that_is_not_there(void) {
     CHECK(waitpid(-1, &how, WNOHANG) < 0 && errno == ECHILD); /* no child remains */
 }
 
-static void signals_wait_and_are_passed_on(void) {
+TEST(signals_wait_and_are_passed_on) {
     struct cr_process_signals signals;
     pid_t                     process;
     sigset_t                  mask;
@@ -85,7 +85,7 @@ static void signals_wait_and_are_passed_on(void) {
 }
 
 /* A parent that is killed: its process gets SIGTERM, closes the pipe and ends. */
-static void stops_with_its_parent(void) {
+TEST(stops_with_its_parent) {
     int   ends[2], how;
     pid_t process;
     char  byte;
@@ -108,7 +108,7 @@ static void stops_with_its_parent(void) {
 }
 
 /* A fork: its group, the mask that it was given, its code, and SIGTERM when its parent is killed. */
-static void a_copy_of_this_process(void) {
+TEST(a_copy_of_this_process) {
     sigset_t mask, now;
     pid_t    first, second;
     (void)sigemptyset(&mask);
@@ -129,7 +129,7 @@ static void a_copy_of_this_process(void) {
     CHECK_INT(cr_process_code(cr_process_finish(first)), 128 + SIGTERM);
 }
 
-static void a_copy_stops_with_its_parent(void) {
+TEST(a_copy_stops_with_its_parent) {
     int      ends[2];
     pid_t    copy;
     char     byte;
@@ -151,6 +151,3 @@ static void a_copy_stops_with_its_parent(void) {
     (void)alarm(0);
     close(ends[0]);
 }
-
-TESTS(CASE(codes), CASE(a_program_that_is_not_there), CASE(signals_wait_and_are_passed_on), CASE(stops_with_its_parent),
-      CASE(a_copy_of_this_process), CASE(a_copy_stops_with_its_parent))

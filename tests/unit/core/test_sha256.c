@@ -12,7 +12,7 @@ static const char *hash_of(const char *bytes, size_t count, size_t step) {
     return hex;
 }
 
-static void published_examples(void) {
+TEST(published_examples) {
     static char       million[1000000];
     static const char two[] = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
     CHECK_STR(hash_of("", 0, 1), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
@@ -25,5 +25,3 @@ static void published_examples(void) {
     CHECK_STR(hash_of(million, sizeof million, 777),
               "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
-
-TESTS(CASE(published_examples))

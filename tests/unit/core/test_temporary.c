@@ -13,7 +13,7 @@
 
 static int count_names(void) {
     int  count = 0;
-    DIR *dir   = opendir(folder);
+    DIR *dir   = opendir(tmp_path);
     for (struct dirent *e; dir && (e = readdir(dir));) count += e->d_name[0] != '.';
     if (dir) closedir(dir);
     return count;
@@ -37,10 +37,10 @@ static bool holds(const char *name, const char *text) {
     return got == strlen(text) && memcmp(bytes, text, got) == 0;
 }
 
-static void commit_replaces_and_drop_removes(void) {
+TEST(commit_replaces_and_drop_removes) {
     struct cr_temporary t;
     struct stat         s;
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(cr_temporary_file(&t, in_folder("x")));
     CHECK_INT(count_names(), 1);
     CHECK(!there("x"));
@@ -52,15 +52,14 @@ static void commit_replaces_and_drop_removes(void) {
     REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "new", 3));
     CHECK(holds("x", "new") && count_names() == 1);
     CHECK(stat(in_folder("x"), &s) == 0 && (s.st_mode & 0777) == 0640);
-    folder_close();
 }
 
-static void leftovers_are_removed(void) {
+TEST(leftovers_are_removed) {
     static const char *const left[] = {"x.tmp.1", "x.tmp.4194304", "x.tmp.77.3"};
     static const char *const kept[] = {"x.tmp.",   "x.tmp.1x", "x.tmp.1.", "x.tmp.1.2.3",
                                        "x.tmp.-1", "y.tmp.1",  "xx.tmp.1", "x.tmp"};
     struct cr_temporary      t;
-    REQUIRE(folder_open());
+    folder_open();
     for (size_t i = 0; i < CR_COUNT(left); i++) put(left[i]);
     for (size_t i = 0; i < CR_COUNT(kept); i++) put(kept[i]);
     CHECK_INT(mkdir(in_folder("x.tmp.5"), 0755), 0); /* no file: not of this kind */
@@ -71,13 +70,12 @@ static void leftovers_are_removed(void) {
     for (size_t i = 0; i < CR_COUNT(kept); i++) CHECK(there(kept[i]));
     CHECK(there("x.tmp.5") && there("x.tmp.6") && there("x.tmp.7") && there("y.tmp.1"));
     cr_temporary_drop(&t);
-    folder_close();
 }
 
 /* A process of another container may have the same number. */
-static void a_name_that_is_taken(void) {
+TEST(a_name_that_is_taken) {
     struct cr_temporary a, b;
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(cr_temporary_file(&a, in_folder("x")));
     REQUIRE_OK(cr_temporary_file(&b, in_folder("x")));
     CHECK(strcmp(a.path, b.path) != 0);
@@ -85,12 +83,11 @@ static void a_name_that_is_taken(void) {
     REQUIRE_OK(cr_temporary_commit(&a));
     REQUIRE_OK(cr_temporary_commit(&b));
     CHECK(there("x") && count_names() == 1);
-    folder_close();
 }
 
-static void folders_are_removed_with_their_content(void) {
+TEST(folders_are_removed_with_their_content) {
     struct cr_temporary t;
-    REQUIRE(folder_open());
+    folder_open();
     CHECK_INT(mkdir(in_folder("x.tmp.1"), 0755), 0);
     put("x.tmp.1/file");
     put("x.tmp.2"); /* no folder: not of this kind */
@@ -100,11 +97,10 @@ static void folders_are_removed_with_their_content(void) {
     CHECK_INT(symlink("/", in_folder("x.tmp.2.link")), 0);
     cr_temporary_drop(&t);
     CHECK_INT(count_names(), 2);
-    folder_close();
 }
 
-static void each_failing_change_leaves_the_old_file(void) {
-    REQUIRE(folder_open());
+TEST(each_failing_change_leaves_the_old_file) {
+    folder_open();
     REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "old", 3));
     const uint64_t before = cr_fs_calls();
     REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "old", 3));
@@ -119,10 +115,9 @@ static void each_failing_change_leaves_the_old_file(void) {
         CHECK(nth == changes ? holds("x", "new") : holds("x", "old")); /* the last one syncs the folder */
         CHECK_INT(count_names(), 1);
     }
-    folder_close();
 }
 
-static void paths_that_are_too_long(void) {
+TEST(paths_that_are_too_long) {
     struct cr_temporary t;
     char                path[CR_PATH_MAX + 8];
     memset(path, 'x', sizeof path);
@@ -135,7 +130,3 @@ static void paths_that_are_too_long(void) {
     CHECK_STATUS(cr_temporary_file(&t, "/no/such/folder/x"), CR_ERR_IO);
     cr_temporary_drop(&t);
 }
-
-TESTS(CASE(commit_replaces_and_drop_removes), CASE(leftovers_are_removed), CASE(a_name_that_is_taken),
-      CASE(folders_are_removed_with_their_content), CASE(each_failing_change_leaves_the_old_file),
-      CASE(paths_that_are_too_long))

@@ -24,7 +24,7 @@ static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size
 }
 
 /* Names are "OP AMOUNT IMAGE", with the number of the operation. */
-static void operations_match_pil(void) {
+TEST(operations_match_pil) {
     struct cr_st_file *file;
     int                seen[CR_PIXELS_HUE + 1] = {0};
     char               path[512];
@@ -55,7 +55,7 @@ static void operations_match_pil(void) {
 }
 
 /* The table of TrivialAugmentWide in torchvision: the largest amount of each operation, and the smallest. */
-static void trivial_matches_torchvision_ranges(void) {
+TEST(trivial_matches_torchvision_ranges) {
     static const struct {
         double low, high;
         int    amounts;
@@ -107,7 +107,7 @@ static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
 
 /* Neighbours form pairs; the last image of an odd batch has a partner too. A batch cut into parts of even size keeps
  * its pairs. */
-static void mixing_partners_are_neighbours(void) {
+TEST(mixing_partners_are_neighbours) {
     const struct cr_prepare prep  = mixing(1, 0, 0);
     static const int        odd[] = {1, 0, 3, 2, 3};
     int32_t                 mix[CR_MIX_NUMBERS];
@@ -126,7 +126,7 @@ static void mixing_partners_are_neighbours(void) {
 }
 
 /* Beta(a, a) has mean 1/2 and variance 1/(4 (2a + 1)). */
-static void mixup_draws_from_beta(void) {
+TEST(mixup_draws_from_beta) {
     static const double alpha[] = {0.05, 0.2, 0.8, 1, 4};
     for (size_t k = 0; k < CR_COUNT(alpha); k++) {
         const struct cr_prepare prep     = mixing(alpha[k], 0, 0);
@@ -150,7 +150,7 @@ static void mixup_draws_from_beta(void) {
 
 /* The fraction of the label is the fraction of the area that remains; cuts have all sizes, each with its expected
  * frequency. */
-static void cutmix_label_follows_remaining_area(void) {
+TEST(cutmix_label_follows_remaining_area) {
     const struct cr_prepare both = mixing(1, 1, 0);
     int                     cuts = 0, large = 0, plain = 0;
     for (int i = 0; i < MIX_DRAWS; i++) {
@@ -178,7 +178,7 @@ static void cutmix_label_follows_remaining_area(void) {
 }
 
 /* RandomErasing of torchvision: area 2 to 33 %, aspect 0.3 to 3.3, any position. */
-static void erasing_matches_torchvision_ranges(void) {
+TEST(erasing_matches_torchvision_ranges) {
     const struct cr_prepare prep   = mixing(0, 0, 0.25);
     int                     erased = 0, edge = 0;
     double                  sum = 0;
@@ -200,6 +200,3 @@ static void erasing_matches_torchvision_ranges(void) {
     CHECK_NEAR(sum / erased, 0.17, 0.015); /* attempts that do not fit are the large ones */
     CHECK(edge > 0);
 }
-
-TESTS(CASE(mixing_partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_label_follows_remaining_area),
-      CASE(erasing_matches_torchvision_ranges), CASE(operations_match_pil), CASE(trivial_matches_torchvision_ranges))

@@ -44,7 +44,7 @@ static int replay(const char *name, const int number[5], const struct cr_pixels 
     return 0;
 }
 
-static void pixels_are_torchvisions(void) {
+TEST(pixels_are_torchvisions) {
     char path[512], line[128];
     int  seen[4] = {0};
     snprintf(path, sizeof path, "%s/tests/golden/augment/policies.txt", CR_SOURCE_DIR);
@@ -102,7 +102,7 @@ static void compare(const struct cr_prepare *prep, struct results *r) {
         CHECK_NEAR((double)r->drawn[i] / DRAWS, r->expected[i], 5 * sqrt(r->expected[i] / DRAWS) + 1e-4);
 }
 
-static void auto_augment_has_torchvisions_frequencies(void) {
+TEST(auto_augment_has_torchvisions_frequencies) {
     for (int k = 0; k < 3; k++) {
         const struct cr_prepare prep = {.augment = CR_AUGMENT_AUTO_IMAGENET + (enum cr_augment)k};
         struct results          r    = {.count = 0};
@@ -124,7 +124,7 @@ static void auto_augment_has_torchvisions_frequencies(void) {
 }
 
 /* rand_prob is the probability of each operation; rand_ops = 2 applies two in a row. */
-static void rand_augment_has_uniform_operations(void) {
+TEST(rand_augment_has_uniform_operations) {
     const struct cr_prepare once  = {.augment = CR_AUGMENT_RAND, .rand_ops = 1, .rand_magnitude = 9, .rand_prob = 0.5};
     struct cr_prepare       twice = once, never = once;
     struct results          r = {.count = 0};
@@ -154,6 +154,3 @@ static void rand_augment_has_uniform_operations(void) {
     }
     CHECK(changed > 500);
 }
-
-TESTS(CASE(pixels_are_torchvisions), CASE(auto_augment_has_torchvisions_frequencies),
-      CASE(rand_augment_has_uniform_operations))

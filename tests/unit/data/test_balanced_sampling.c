@@ -7,13 +7,13 @@
 enum { COMMON = 50, RARE = 3, MIDDLE = 9, ALL = COMMON + RARE + MIDDLE, BATCH = 31 };
 
 /* Classes a, b, c with 50, 3 and 9 images; image i has the colour i + 1. */
-static cr_status open_uneven(const char *folder, struct cr_dataset **set) {
-    char name[64], root[SUPPORT_PATH];
+static cr_status open_uneven(struct cr_dataset **set) {
+    char name[64];
     for (int i = 0; i < ALL; i++) {
         snprintf(name, sizeof name, "%s/%03d.png", i < COMMON ? "a" : i < COMMON + RARE ? "b" : "c", i);
-        put_image(folder, name, 8, 8, i + 1);
+        put_image(tmp_path, name, 8, 8, i + 1);
     }
-    return OPEN_SET(set, "data.kind=folder", root_is(folder, root));
+    return OPEN_SET(set, FOLDER_SET);
 }
 
 static struct cr_loader_options balanced_options(int64_t batch, int workers) {
@@ -22,12 +22,11 @@ static struct cr_loader_options balanced_options(int64_t batch, int workers) {
     return options;
 }
 
-static void classes_occur_equally_often(void) {
-    char               folder[SUPPORT_PATH];
+TEST(classes_occur_equally_often) {
     struct cr_dataset *set;
     struct cr_loader  *loader;
-    make_folder(folder);
-    REQUIRE_OK(open_uneven(folder, &set));
+    folder_open();
+    REQUIRE_OK(open_uneven(&set));
     struct cr_loader_options options = balanced_options(BATCH, 2);
     CHECK_INT(cr_loader_batches(set, &options), 2);
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
@@ -65,17 +64,15 @@ static void classes_occur_equally_often(void) {
     CHECK(mixed > 115);                                                  /* the classes are mixed within an epoch */
     cr_loader_close(loader);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
 /* A sample that occurs several times in an epoch has a crop of its own each time. */
-static void repeated_samples_differ(void) {
-    char               folder[SUPPORT_PATH];
+TEST(repeated_samples_differ) {
     struct cr_dataset *set;
     struct cr_loader  *loader;
     struct cr_batch    batch;
-    make_folder(folder);
-    REQUIRE_OK(open_uneven(folder, &set));
+    folder_open();
+    REQUIRE_OK(open_uneven(&set));
     struct cr_loader_options options = balanced_options(ALL, 0);
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
     REQUIRE_OK(cr_loader_next(loader, &batch));
@@ -91,18 +88,15 @@ static void repeated_samples_differ(void) {
     cr_loader_release(loader, &batch);
     cr_loader_close(loader);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
 /* An image that cannot be read is replaced, with all samples of its class if need be. */
-static void corrupt_images_are_replaced(void) {
-    char               folder[SUPPORT_PATH], path[SUPPORT_PATH];
+TEST(corrupt_images_are_replaced) {
     struct cr_dataset *set;
     struct cr_loader  *loader;
-    make_folder(folder);
-    REQUIRE_OK(open_uneven(folder, &set));
-    for (int i = COMMON; i < COMMON + RARE; i++)
-        write_bytes(text_into(path, "%s/b/%03d.png", folder, i), "no image", 8);
+    folder_open();
+    REQUIRE_OK(open_uneven(&set));
+    for (int i = COMMON; i < COMMON + RARE; i++) write_bytes(in_folder("b/%03d.png", i), "no image", 8);
     struct cr_loader_options options = balanced_options(BATCH, 2);
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
     for (int b = 0; b < 4; b++) {
@@ -114,12 +108,4 @@ static void corrupt_images_are_replaced(void) {
     CHECK_INT(cr_loader_corrupt(loader), RARE);
     cr_loader_close(loader);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
-
-static void no_leaks(void) {
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(classes_occur_equally_often), CASE(repeated_samples_differ), CASE(corrupt_images_are_replaced),
-      CASE(no_leaks))

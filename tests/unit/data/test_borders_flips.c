@@ -22,7 +22,7 @@ static void pad_image(const uint8_t *rgb, bool reflect, uint8_t whole[WHOLE][WHO
 }
 
 /* Shifted images are windows of the padded image. The flip is left to the device. */
-static void windows_of_the_padded_image(void) {
+TEST(windows_of_the_padded_image) {
     for (int reflect = 0; reflect < 2; reflect++) {
         struct cr_prepare     black = {.size = SIZE, .crop = CR_CROP_PAD, .pad = PAD, .hflip = 0.5}, prep = black;
         uint8_t               rgb[BYTES], out[BYTES], plain[BYTES], whole[WHOLE][WHOLE][3];
@@ -47,7 +47,7 @@ static void windows_of_the_padded_image(void) {
 }
 
 /* A border wider than the image is reflected several times; a single pixel is repeated. */
-static void wide_borders(void) {
+TEST(wide_borders) {
     uint8_t               rgb[2 * 2 * 3], out[2 * 2 * 3];
     const struct cr_image image = {2, 2, rgb, CR_RGB8}, dot = {1, 1, rgb, CR_RGB8};
     struct cr_prepare     prep = {.size = 2, .crop = CR_CROP_PAD, .pad = 40, .pad_mode = CR_PAD_REFLECT}, black = prep;
@@ -70,7 +70,7 @@ static void wide_borders(void) {
 }
 
 /* Each epoch shows the other side; the first epoch mirrors half of the images, other ones with another seed. */
-static void flips_alternate(void) {
+TEST(flips_alternate) {
     enum { IMAGES = 2000 };
     struct cr_prepare     prep = {.size = SIZE, .crop = CR_CROP_NONE, .hflip = 0.5, .flip = CR_FLIP_ALTERNATE};
     uint8_t               rgb[BYTES], out[BYTES];
@@ -97,5 +97,3 @@ static void flips_alternate(void) {
     CHECK_NEAR(first, IMAGES / 2.0, 150);
     CHECK_NEAR(same_seed, IMAGES / 2.0, 150);
 }
-
-TESTS(CASE(windows_of_the_padded_image), CASE(wide_borders), CASE(flips_alternate))

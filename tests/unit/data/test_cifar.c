@@ -4,7 +4,7 @@
 
 #include "data/source.h"
 
-static void cifar_records_become_nhwc(void) {
+TEST(cifar_records_become_nhwc) {
     uint8_t bytes[2 * RECORD100], pixels[2 * 3072];
     int32_t labels[2];
     fill_record(bytes, 2, 19, 7);
@@ -25,14 +25,14 @@ static void cifar_records_become_nhwc(void) {
 }
 
 /* A file of zero records with the given one at the end; sparse on the disk. */
-static void cifar10_folder_is_found_and_checked(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
-    make_folder(folder);
-    root_is(folder, root);
-    CHECK_REFUSED(CR_ERR_CONFIG, "test_batch.bin", "fetch-cifar10.sh", CR_SPLIT_VAL, "data.kind=cifar10", root);
-    put_cifar(folder, "cifar-10-batches-bin/test_batch.bin", 10000, 1, 9);
+TEST(cifar10_folder_is_found_and_checked) {
+    char name[64];
+    folder_open();
+    CHECK_REFUSED(CR_ERR_CONFIG, "test_batch.bin", "fetch-cifar10.sh", CR_SPLIT_VAL, "data.kind=cifar10",
+                  root_is(tmp_path));
+    put_cifar(tmp_path, "cifar-10-batches-bin/test_batch.bin", 10000, 1, 9);
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar10", root));
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar10", root_is(tmp_path)));
     CHECK_INT(cr_dataset_count(set), 10000);
     CHECK_INT(cr_dataset_classes(set), 10);
     CHECK_STR(cr_dataset_class_name(set, 9), "truck"); /* built in: there is no batches.meta.txt */
@@ -45,34 +45,31 @@ static void cifar10_folder_is_found_and_checked(void) {
     CHECK_INT(image.rgb[3 * 5 + 1], 5 * 2 + 9);
     cr_image_free(&image);
     cr_dataset_close(set);
-    put_text(folder, "cifar-10-batches-bin/batches.meta.txt", "a\r\nb\nc\nd\ne\nf\ng\nh\ni\nj\n\n");
-    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar10", root));
+    put_text(tmp_path, "cifar-10-batches-bin/batches.meta.txt", "a\r\nb\nc\nd\ne\nf\ng\nh\ni\nj\n\n");
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar10", root_is(tmp_path)));
     CHECK_STR(cr_dataset_class_name(set, 0), "a");
     cr_dataset_close(set);
-    put_text(folder, "cifar-10-batches-bin/batches.meta.txt", "a\nb\n");
+    put_text(tmp_path, "cifar-10-batches-bin/batches.meta.txt", "a\nb\n");
     CHECK_REFUSED(CR_ERR_FORMAT, "batches.meta.txt", "2 class names, must be 10", CR_SPLIT_VAL, "data.kind=cifar10",
-                  root);
-    put_text(folder, "cifar-10-batches-bin/batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
-    put_cifar(folder, "cifar-10-batches-bin/test_batch.bin", 9999, 1, 0);
-    CHECK_REFUSED(CR_ERR_FORMAT, "test_batch.bin", "must be 30730000", CR_SPLIT_VAL, "data.kind=cifar10", root);
-    put_cifar(folder, "cifar-10-batches-bin/test_batch.bin", 10000, 1, 10);
-    CHECK_REFUSED(CR_ERR_FORMAT, "record 9999", "label 10", CR_SPLIT_VAL, "data.kind=cifar10", root);
-    drop_folder(folder);
-    CHECK_REFUSED(CR_ERR_CONFIG, "data", "root", CR_SPLIT_VAL, "data.kind=cifar10", root);
-    make_folder(folder);
-    root_is(folder, root);
-    put_text(folder, "data_batch_1", "pickle");
-    CHECK_REFUSED(CR_ERR_CONFIG, "Python version", "fetch-cifar10.sh", CR_SPLIT_TRAIN, "data.kind=cifar10", root);
-    drop_folder(folder);
+                  root_is(tmp_path));
+    put_text(tmp_path, "cifar-10-batches-bin/batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
+    put_cifar(tmp_path, "cifar-10-batches-bin/test_batch.bin", 9999, 1, 0);
+    CHECK_REFUSED(CR_ERR_FORMAT, "test_batch.bin", "must be 30730000", CR_SPLIT_VAL, "data.kind=cifar10",
+                  root_is(tmp_path));
+    put_cifar(tmp_path, "cifar-10-batches-bin/test_batch.bin", 10000, 1, 10);
+    CHECK_REFUSED(CR_ERR_FORMAT, "record 9999", "label 10", CR_SPLIT_VAL, "data.kind=cifar10", root_is(tmp_path));
+    CHECK_REFUSED(CR_ERR_CONFIG, "data", "root", CR_SPLIT_VAL, "data.kind=cifar10", "data.root=/nonexistent");
+    folder_open();
+    put_text(tmp_path, "data_batch_1", "pickle");
+    CHECK_REFUSED(CR_ERR_CONFIG, "Python version", "fetch-cifar10.sh", CR_SPLIT_TRAIN, "data.kind=cifar10",
+                  root_is(tmp_path));
 }
 
-static void cifar100_reads_fine_labels(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    root_is(folder, root);
-    put_cifar(folder, "cifar-100-binary/test.bin", 10000, 2, 42);
+TEST(cifar100_reads_fine_labels) {
+    folder_open();
+    put_cifar(tmp_path, "cifar-100-binary/test.bin", 10000, 2, 42);
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar100", root));
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar100", root_is(tmp_path)));
     CHECK_INT(cr_dataset_classes(set), 100);
     CHECK_STR(cr_dataset_class_name(set, 0), "apple");
     CHECK_STR(cr_dataset_class_name(set, 99), "worm");
@@ -83,24 +80,23 @@ static void cifar100_reads_fine_labels(void) {
     CHECK_INT(label, 42);
     cr_image_free(&image);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
 /* The real dataset: counts by class and batch, first bytes, mean and standard deviation as published in the README of
  * the data. */
-static void cifar10_matches_the_published_data(void) {
+TEST(cifar10_matches_the_published_data) {
     static const int by_batch[5][10] = {{1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981},
                                         {984, 1007, 1010, 995, 1010, 988, 1008, 1026, 987, 985},
                                         {994, 1042, 965, 997, 990, 1029, 978, 1015, 961, 1029},
                                         {1003, 963, 1041, 976, 1004, 1021, 1004, 981, 1024, 983},
                                         {1014, 1014, 952, 1016, 997, 1025, 980, 977, 1003, 1022}};
-    char             path[SUPPORT_PATH], root[SUPPORT_PATH];
+    char             path[SUPPORT_PATH];
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     text_into(path, "%s/cifar10/data_batch_1.bin", test_data_dir());
     if (access(path, R_OK) != 0) SKIP("no unpacked cifar10 in CRESNET_TEST_DATA");
     text_into(path, "%s/cifar10", test_data_dir());
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=cifar10", root_is(path, root)));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=cifar10", root_is(path)));
     REQUIRE(cr_dataset_count(set) == 50000);
     int            counts[5][10] = {{0}};
     double         sum[3] = {0}, square[3] = {0};
@@ -129,6 +125,3 @@ static void cifar10_matches_the_published_data(void) {
     cr_text_free(&text);
     cr_dataset_close(set);
 }
-
-TESTS(CASE(cifar_records_become_nhwc), CASE(cifar10_folder_is_found_and_checked), CASE(cifar100_reads_fine_labels),
-      CASE(cifar10_matches_the_published_data))

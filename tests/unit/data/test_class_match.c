@@ -28,7 +28,7 @@ static void check_match(const char *const *from, int count, const char *const *o
         __VA_ARGS__                                                                                                    \
     }
 
-static void relations(void) {
+TEST(relations) {
     check_match(LIST("a", "b", "c"), LIST("a", "b", "c"), true, CR_CLASSES_EQUAL, WANT(0, 1, 2));
     check_match(LIST("c", "a", "b"), LIST("a", "b", "c"), true, CR_CLASSES_PERMUTED, WANT(2, 0, 1));
     check_match(LIST("c", "a"), LIST("a", "b", "c"), true, CR_CLASSES_OTHER, WANT(2, 0));
@@ -41,7 +41,7 @@ static void relations(void) {
 
 /* ImageNet has two classes "crane": the list must be equal to itself. A message about different lists names two classes
  * that differ. */
-static void equal_names_in_a_list(void) {
+TEST(equal_names_in_a_list) {
     struct cr_class_match m;
     check_match(LIST("crane", "x", "crane"), LIST("crane", "x", "crane"), true, CR_CLASSES_EQUAL, WANT(0, 1, 2));
     REQUIRE_OK(cr_class_match(LIST("a", "a", "b"), LIST("a", "a", "c"), true, &m));
@@ -57,7 +57,7 @@ static void equal_names_in_a_list(void) {
     cr_class_match_free(&m);
 }
 
-static void spellings(void) {
+TEST(spellings) {
     check_match(LIST("ant", "bee", "zebra"), LIST("Zebra", "ant", "bee"), true, CR_CLASSES_PERMUTED, WANT(1, 2, 0));
     check_match(LIST("ant", "bee", "zebra"), LIST("Zebra", "ant", "bee"), false, CR_CLASSES_OTHER, WANT(1, 2, -1));
     check_match(LIST("polar  bear", " ox"), LIST("ox", "Polar bear "), true, CR_CLASSES_PERMUTED, WANT(1, 0));
@@ -69,7 +69,7 @@ static void spellings(void) {
 }
 
 /* Pairs of NFC in capitals and NFD in small letters, from Python's unicodedata. */
-static void folds_are_unicode(void) {
+TEST(folds_are_unicode) {
     static const char *const pair[][2] = {
         {"\xc3\x84RGER", "a\xcc\x88rger"},                                                /* ARGER with diaeresis */
         {"\xe1\xbb\x86", "e\xcc\xa3\xcc\x82"},                                            /* E, dot below, circumflex */
@@ -97,7 +97,7 @@ static void folds_are_unicode(void) {
     CHECK_INT(cr_class_find_respelt("BEE", LIST("Bee", "bee")), -1);
 }
 
-static void many_classes(void) {
+TEST(many_classes) {
     enum { MANY = 50000 };
     static char           text[2][MANY][16];
     static const char    *list[2][MANY];
@@ -114,7 +114,7 @@ static void many_classes(void) {
     cr_class_match_free(&m);
 }
 
-static void lack_of_memory(void) {
+TEST(lack_of_memory) {
     for_each_failing_alloc(f, .least = 4) {
         struct cr_class_match m = {0};
         failing_alloc_begin(&f);
@@ -128,19 +128,19 @@ static void lack_of_memory(void) {
 
 enum { SAMPLES = 9 };
 
-static void labels_are_renumbered(void) {
-    char                    folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
+TEST(labels_are_renumbered) {
+    char                    name[64];
     struct cr_dataset      *set;
     struct cr_loader       *loader;
     struct cr_batch         batch;
     const struct cr_config *config;
     float                  *weights;
-    make_folder(folder);
+    folder_open();
     for (int i = 0; i < SAMPLES; i++) { /* image i has the colour i + 1; classes a, b, c have 2, 3 and 4 images */
         snprintf(name, sizeof name, "%s/%03d.png", i < 2 ? "a" : i < 5 ? "b" : "c", i);
-        put_image(folder, name, 8, 8, i + 1);
+        put_image(tmp_path, name, 8, 8, i + 1);
     }
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(open_folder(&set));
     const uint64_t fingerprint = cr_dataset_fingerprint(set);
     /* a -> 2 -> 0, b -> 0 -> 1, c -> 1 -> 2, and then a -> 1, b -> 2, c -> 0 */
     REQUIRE_OK(cr_dataset_renumber(set, WANT(2, 0, 1)));
@@ -178,20 +178,20 @@ static void labels_are_renumbered(void) {
     cr_dataset_close(set);
 }
 
-static void rows_are_renumbered(void) {
+TEST(rows_are_renumbered) {
     enum { CLASSES = 40 }; /* two words */
-    char               folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], *csv;
+    char               path[SUPPORT_PATH], *csv;
     struct cr_text     text = {0};
     struct cr_dataset *set;
     int                to[CLASSES];
-    make_folder(folder);
+    folder_open();
     for (int k = 0; k < CLASSES; k++) {
         cr_text_add(&text, "%02d.png,l%02d;l%02d\n", k, k, (k + 1) % CLASSES);
-        put_image(folder, text_into(path, "%02d.png", k), 8, 8, 1);
+        put_image(tmp_path, text_into(path, "%02d.png", k), 8, 8, 1);
     }
     csv = text.data;
-    write_bytes(text_into(path, "%s/train.csv", folder), csv, text.length);
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=csv", "data.multi_label=yes", root_is(folder, root)));
+    write_bytes(in_folder("train.csv"), csv, text.length);
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=csv", "data.multi_label=yes", root_is(tmp_path)));
     for (int k = 0; k < CLASSES; k++) to[k] = (k * 7 + 3) % CLASSES;
     REQUIRE_OK(cr_dataset_renumber(set, to));
     for (int i = 0; i < CLASSES; i++) {
@@ -204,21 +204,20 @@ static void rows_are_renumbered(void) {
 }
 
 /* Packs of training and validation whose classes are in another order: labels are those of training. */
-static void packed_order(void) {
-    char                     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
+TEST(packed_order) {
     static const char *const train[] = {"x", "y", "z"}, *const val[] = {"z", "x", "y"};
     struct cr_pack_writer  *writer;
     struct cr_dataset      *set;
     const struct cr_config *config;
     uint8_t                 pixels[32 * 32 * 3] = {0};
-    make_folder(folder);
+    folder_open();
     for (int split = 0; split < 2; split++) {
-        text_into(path, "%s/%s", folder, split ? CR_PACK_VAL_NAME : CR_PACK_TRAIN_NAME);
+        const char *path = in_folder("%s", split ? CR_PACK_VAL_NAME : CR_PACK_TRAIN_NAME);
         REQUIRE_OK(cr_pack_create(path, CR_PACK_RAW, CR_RGB8, 0, split ? val : train, 3, &writer));
         for (int k = 0; k < 3; k++) REQUIRE_OK(cr_pack_add(writer, pixels, sizeof pixels, k, 32, 32));
         REQUIRE_OK(cr_pack_finish(writer));
     }
-    REQUIRE_OK(make_config(&config, "data.kind=packed", root_is(folder, root)));
+    REQUIRE_OK(make_config(&config, "data.kind=packed", root_is(tmp_path)));
     REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
     cr_config_close(config);
     static const int want[] = {2, 0, 1};
@@ -228,10 +227,3 @@ static void packed_order(void) {
     }
     cr_dataset_close(set);
 }
-
-static void no_leaks(void) {
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(relations), CASE(equal_names_in_a_list), CASE(spellings), CASE(folds_are_unicode), CASE(many_classes),
-      CASE(lack_of_memory), CASE(labels_are_renumbered), CASE(rows_are_renumbered), CASE(packed_order), CASE(no_leaks))

@@ -2,14 +2,12 @@
  * of the workers. */
 #include "tests/harness/loader_support.h"
 
-static void skipped_images_are_replaced_and_counted(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    write_set(folder);
-    put_text(folder, "a/007.png", "\x89PNG\r\n\x1a\n, and then nothing");
-    put_text(folder, "b/033.png", "");
+TEST(skipped_images_are_replaced_and_counted) {
+    write_set();
+    put_text(tmp_path, "a/007.png", "\x89PNG\r\n\x1a\n, and then nothing");
+    put_text(tmp_path, "b/033.png", "");
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(open_folder(&set));
     uint64_t want = 0;
     for (int workers = 0; workers <= 4; workers += 2) {
         struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 20, workers);
@@ -52,26 +50,22 @@ static void skipped_images_are_replaced_and_counted(void) {
         cr_loader_close(loader);
     }
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
 /* JPEGs, one of them truncated near its end: whether it counts as corrupt must not depend on the random crops, nor on
  * how long the loader has been running. */
-static void truncated_image_is_corrupt_for_any_crop(void) {
-    char     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
+TEST(truncated_image_is_corrupt_for_any_crop) {
     size_t   count;
     uint8_t *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
     REQUIRE(jpeg);
-    make_folder(folder);
+    folder_open();
     for (int i = 0; i < 20; i++) {
-        text_into(path, "%s/%s/%02d.jpg", folder, i < 10 ? "a" : "b", i);
-        make_parents(path);
+        const char *path = in_folder("%s/%02d.jpg", i < 10 ? "a" : "b", i);
         write_bytes(path, jpeg, i == 13 ? count - 60 : count);
     }
     cr_free(jpeg);
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
-    cr_log_quiet(true);
+    REQUIRE_OK(open_folder(&set));
     uint64_t want = 0;
     for (int workers = 0; workers <= 2; workers++) {
         struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 10, workers);
@@ -98,19 +92,15 @@ static void truncated_image_is_corrupt_for_any_crop(void) {
         if (!workers) want = late;
         CHECK(late == want);
     }
-    cr_log_quiet(false);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
-static void fatal_names_the_first_image(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    write_set(folder);
-    put_text(folder, "b/045.png", "nonsense");
-    put_text(folder, "b/047.png", "nonsense");
+TEST(fatal_names_the_first_image) {
+    write_set();
+    put_text(tmp_path, "b/045.png", "nonsense");
+    put_text(tmp_path, "b/047.png", "nonsense");
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(open_folder(&set));
     for (int workers = 0; workers <= 4; workers += 2) {
         struct cr_loader_options options = plain_options(CR_SPLIT_VAL, 10, workers);
         struct cr_loader        *loader;
@@ -130,18 +120,17 @@ static void fatal_names_the_first_image(void) {
         cr_loader_close(loader);
     }
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
-static void no_readable_image_is_an_error(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
-    make_folder(folder);
+TEST(no_readable_image_is_an_error) {
+    char name[64];
+    folder_open();
     for (int i = 0; i < 8; i++) {
         snprintf(name, sizeof name, "%c/%d.jpg", "ab"[i % 2], i);
-        put_text(folder, name, "nonsense");
+        put_text(tmp_path, name, "nonsense");
     }
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(open_folder(&set));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 4, 2);
     struct cr_loader        *loader;
     struct cr_batch          batch;
@@ -153,8 +142,4 @@ static void no_readable_image_is_an_error(void) {
     CHECK_STATUS(cr_loader_open(set, &options, &loader), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "more than the 8 training images");
     cr_dataset_close(set);
-    drop_folder(folder);
 }
-
-TESTS(CASE(skipped_images_are_replaced_and_counted), CASE(truncated_image_is_corrupt_for_any_crop),
-      CASE(fatal_names_the_first_image), CASE(no_readable_image_is_an_error))

@@ -31,13 +31,11 @@ static uint64_t sum_part(const struct cr_dataset *set, struct cr_loader_options 
 /* Plain, balanced and repeated samples, with and without the last images of an epoch: workers and the length of the
  * queue change nothing; a loader that starts at any batch delivers the same batches as one from the start; those of the
  * ranks are the parts of the whole ones. */
-static void workers_ranks_and_resuming_change_nothing(void) {
-    char               folder[SUPPORT_PATH], root[SUPPORT_PATH];
+TEST(workers_ranks_and_resuming_change_nothing) {
     struct cr_dataset *set;
     uint64_t           plain = 0;
-    make_folder(folder);
-    write_set(folder);
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    write_set();
+    REQUIRE_OK(open_folder(&set));
     for (int k = 0; k < 6; k++) {
         struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 16, 2), other;
         options.drop_last                = k % 2;
@@ -68,15 +66,12 @@ static void workers_ranks_and_resuming_change_nothing(void) {
         plain = k < 2 ? first : plain;
     }
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
-static void an_epoch_is_a_permutation(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    write_set(folder);
+TEST(an_epoch_is_a_permutation) {
+    write_set();
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(open_folder(&set));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 16, 2);
     for (int drop = 0; drop < 2; drop++) {
         struct cr_loader *loader;
@@ -113,15 +108,12 @@ static void an_epoch_is_a_permutation(void) {
         cr_loader_close(loader);
     }
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
-static void evaluation_delivers_each_sample_once(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    write_set(folder);
+TEST(evaluation_delivers_each_sample_once) {
+    write_set();
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(open_folder(&set));
     static const int batches[] = {1, 7, 60, 64};
     for (size_t k = 0; k < CR_COUNT(batches); k++)
         for (int workers = 0; workers <= 3; workers++) {
@@ -153,11 +145,10 @@ static void evaluation_delivers_each_sample_once(void) {
             cr_loader_close(loader);
         }
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
 /* Each image once among all ranks, which have equally many batches. */
-static void ranks_evaluate_each_sample_once(void) {
+TEST(ranks_evaluate_each_sample_once) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37", "data.image_size=8"));
     for (int ranks = 2; ranks <= 5; ranks++)
@@ -187,9 +178,56 @@ static void ranks_evaluate_each_sample_once(void) {
     cr_dataset_close(set);
 }
 
+/* Repeated augmentation: an epoch shows a part of the images several times, each time with a crop and a partner of its
+ * own. */
+TEST(each_image_occurs_three_times_in_its_batch) {
+    enum { REPEATS = 3, PLACES = 18 }; /* a group of six images, three times each; 60 images */
+    struct cr_dataset *set;
+    struct cr_loader  *loader;
+    int                shown[IMAGES] = {0}, equal = 0, pairs = 0;
+    write_set();
+    REQUIRE_OK(open_folder(&set));
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, PLACES, 2);
+    options.repeats                  = REPEATS;
+    CHECK_INT(cr_loader_batches(set, &options), 3); /* as without repeats */
+    REQUIRE_OK(cr_loader_open(set, &options, &loader));
+    for (int epoch = 0; epoch < 20; epoch++) {
+        bool of_epoch[IMAGES] = {0};
+        for (int b = 0; b < 3; b++) {
+            int             times[IMAGES] = {0}, partner[IMAGES][REPEATS];
+            struct cr_batch batch;
+            REQUIRE_OK(cr_loader_next(loader, &batch));
+            CHECK(batch.epoch == epoch && batch.index == b);
+            for (int i = 0; i < PLACES; i++) {
+                const int sample = sample_of(&batch, i), other = sample_of(&batch, i ^ 1);
+                CHECK(sample != other);
+                for (int k = 0; k < times[sample]; k++) CHECK(partner[sample][k] != other);
+                partner[sample][times[sample]++] = other;
+                for (int j = 0; j < i; j++) {
+                    if (sample_of(&batch, j) != sample) continue;
+                    pairs++;
+                    equal += memcmp(batch.boxes + 4 * i, batch.boxes + 4 * j, 4 * sizeof *batch.boxes) == 0;
+                }
+            }
+            for (int i = 0; i < IMAGES; i++) {
+                CHECK(times[i] == 0 || times[i] == REPEATS);
+                CHECK(!(times[i] && of_epoch[i]));
+                of_epoch[i] = of_epoch[i] || times[i];
+                shown[i] += times[i] > 0;
+            }
+            cr_loader_release(loader, &batch);
+        }
+    }
+    CHECK_INT(pairs, 20 * 3 * 6 * 3);
+    CHECK(equal * 15 < pairs); /* 5 x 5 shifts, mirrored or not: 2 % are equal by chance */
+    for (int i = 0; i < IMAGES; i++) CHECK(shown[i] >= 1 && shown[i] <= 15); /* 6 of 20 epochs on average */
+    cr_loader_close(loader);
+    cr_dataset_close(set);
+}
+
 /* ---- closing ---- */
 
-static void closing_does_not_wait_for_pending_batches(void) {
+TEST(closing_does_not_wait_for_pending_batches) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=4096", "data.image_size=224"));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 1024, 3);
@@ -207,7 +245,7 @@ static void closing_does_not_wait_for_pending_batches(void) {
     cr_dataset_close(set);
 }
 
-static void no_allocation_after_the_first_batch(void) {
+TEST(no_allocation_after_the_first_batch) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=200", "data.image_size=48"));
     for (int workers = 0; workers <= 2; workers++) {
@@ -231,7 +269,7 @@ static void no_allocation_after_the_first_batch(void) {
 }
 
 /* A consumer may hold a batch while it requests the next one. */
-static void batch_may_be_held(void) {
+TEST(batch_may_be_held) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=64"));
     for (int workers = 0; workers <= 2; workers++) {
@@ -255,14 +293,11 @@ static void batch_may_be_held(void) {
     cr_dataset_close(set);
 }
 
-static void failing_allocations_are_reported(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    write_set(folder);
-    put_text(folder, "a/007.png", "nonsense");
+TEST(failing_allocations_are_reported) {
+    write_set();
+    put_text(tmp_path, "a/007.png", "nonsense");
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
-    cr_log_quiet(true);
+    REQUIRE_OK(open_folder(&set));
     for (int workers = 0; workers <= 2; workers += 2)
         for_each_failing_alloc(f, .least = 10, .tolerated = true, .dense = 60, .stride = 97) {
             struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 60, workers);
@@ -274,9 +309,7 @@ static void failing_allocations_are_reported(void) {
             cr_loader_close(loader);
             failing_alloc_end(&f, status);
         }
-    cr_log_quiet(false);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
 /* ---- memory of a device ---- */
@@ -295,7 +328,7 @@ static void release_counted(void *owner, void *memory) {
 
 /* A device that copies late: the images of a released batch are still the same when two more were released, and the
  * batches are those of a loader with ordinary memory. The thread sanitizer sees a worker that fills them too early. */
-static void a_device_copies_after_the_release(void) {
+TEST(a_device_copies_after_the_release) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37"));
     for (int workers = 0; workers <= 3; workers += 3) {
@@ -331,8 +364,3 @@ static void a_device_copies_after_the_release(void) {
     }
     cr_dataset_close(set);
 }
-
-TESTS(CASE(a_device_copies_after_the_release), CASE(workers_ranks_and_resuming_change_nothing),
-      CASE(ranks_evaluate_each_sample_once), CASE(an_epoch_is_a_permutation),
-      CASE(evaluation_delivers_each_sample_once), CASE(closing_does_not_wait_for_pending_batches),
-      CASE(no_allocation_after_the_first_batch), CASE(batch_may_be_held), CASE(failing_allocations_are_reported))

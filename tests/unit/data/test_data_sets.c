@@ -7,39 +7,36 @@
 
 /* ---- folders ---- */
 
-static void put_flat(const char *root, int classes, int each) {
+static void put_flat(int classes, int each) {
     char name[128];
     for (int c = 0; c < classes; c++)
         for (int i = 0; i < each; i++) {
             snprintf(name, sizeof name, "class%c/%03d.png", 'A' + c, i);
-            put_image(root, name, 5, 4, c * 40 + i);
+            put_image(tmp_path, name, 5, 4, c * 40 + i);
         }
 }
 
-static void folders_are_listed_in_order(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH], link[SUPPORT_PATH], name[SUPPORT_PATH];
-    make_folder(folder);
-    put_image(folder, "train/dog/b.png", 3, 4, 1);
-    put_image(folder, "train/dog/deep/er/a.PNG", 3, 4, 2);
-    put_image(folder, "train/cat/x.JPEG", 3, 4, 3); /* a PNG by content */
-    put_image(folder, "train/Zebra/y.png", 3, 4, 4);
-    put_image(folder, "train/dog/.hidden.png", 3, 4, 5);
-    put_image(folder, "train/.trash/z.png", 3, 4, 6);
-    put_text(folder, "train/dog/notes.txt", "no image");
-    put_text(folder, "train/readme.png", "not in a class");
-    put_image(folder, "valid/dog/1.png", 3, 4, 1);
-    put_image(folder, "valid/cat/1.png", 3, 4, 1);
-    put_image(folder, "valid/Zebra/1.png", 3, 4, 1);
-    text_into(link, "%s/train/dog/loop", folder); /* a loop, a link without target, a link to an image, a pipe */
-    REQUIRE(symlink("..", link) == 0);
-    text_into(link, "%s/train/cat/gone.png", folder);
-    REQUIRE(symlink("/nonexistent/file.png", link) == 0);
-    text_into(link, "%s/train/cat/linked.png", folder);
-    REQUIRE(symlink("x.JPEG", link) == 0);
-    text_into(link, "%s/train/cat/pipe.png", folder);
-    REQUIRE(mkfifo(link, 0666) == 0);
+TEST(folders_are_listed_in_order) {
+    char name[SUPPORT_PATH];
+    folder_open();
+    put_image(tmp_path, "train/dog/b.png", 3, 4, 1);
+    put_image(tmp_path, "train/dog/deep/er/a.PNG", 3, 4, 2);
+    put_image(tmp_path, "train/cat/x.JPEG", 3, 4, 3); /* a PNG by content */
+    put_image(tmp_path, "train/Zebra/y.png", 3, 4, 4);
+    put_image(tmp_path, "train/dog/.hidden.png", 3, 4, 5);
+    put_image(tmp_path, "train/.trash/z.png", 3, 4, 6);
+    put_text(tmp_path, "train/dog/notes.txt", "no image");
+    put_text(tmp_path, "train/readme.png", "not in a class");
+    put_image(tmp_path, "valid/dog/1.png", 3, 4, 1);
+    put_image(tmp_path, "valid/cat/1.png", 3, 4, 1);
+    put_image(tmp_path, "valid/Zebra/1.png", 3, 4, 1);
+    /* a loop, a link without target, a link to an image, a pipe */
+    REQUIRE(symlink("..", in_folder("train/dog/loop")) == 0);
+    REQUIRE(symlink("/nonexistent/file.png", in_folder("train/cat/gone.png")) == 0);
+    REQUIRE(symlink("x.JPEG", in_folder("train/cat/linked.png")) == 0);
+    REQUIRE(mkfifo(in_folder("train/cat/pipe.png"), 0666) == 0);
     struct cr_dataset *set;
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
     static const char *const want[] = {"Zebra/y.png", "cat/linked.png", "cat/x.JPEG", "dog/b.png", "dog/deep/er/a.PNG"};
     static const int         labels[] = {0, 1, 1, 2, 2}, colours[] = {4, 3, 3, 1, 2};
     REQUIRE(cr_dataset_classes(set) == 3);
@@ -50,58 +47,52 @@ static void folders_are_listed_in_order(void) {
         struct cr_image image;
         int32_t         label;
         cr_dataset_sample_name(set, i, name, sizeof name);
-        CHECK_STR(name + strlen(folder) + strlen("/train/"), want[i]);
+        CHECK_STR(name + strlen(tmp_path) + strlen("/train/"), want[i]);
         REQUIRE_OK(cr_dataset_get(set, i, &image, &label));
         CHECK_INT(label, labels[i]);
         CHECK(image.width == 3 && image.height == 4 && image.rgb[0] == colours[i]);
         cr_image_free(&image);
     }
     cr_dataset_close(set);
-    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=folder", root));
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, FOLDER_SET));
     CHECK_INT(cr_dataset_count(set), 3);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
-static void invalid_folders_are_refused(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH], other[SUPPORT_PATH];
-    make_folder(folder);
-    root_is(folder, root);
+TEST(invalid_folders_are_refused) {
+    folder_open();
     CHECK_REFUSED(CR_ERR_CONFIG, "/nonexistent/x", "data", CR_SPLIT_TRAIN, "data.kind=folder",
                   "data.root=/nonexistent/x");
-    CHECK_REFUSED(CR_ERR_FORMAT, folder, "no class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    put_image(folder, "train/a/1.png", 2, 2, 0);
+    CHECK_REFUSED(CR_ERR_FORMAT, tmp_path, "no class folders", CR_SPLIT_TRAIN, FOLDER_SET);
+    put_image(tmp_path, "train/a/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a; at least two classes are needed", "train", CR_SPLIT_TRAIN,
-                  "data.kind=folder", root);
+                  FOLDER_SET);
     CHECK(!strstr(cr_error_message(), "did you mean"));
-    put_image(folder, "parent/inner/train/a/1.png", 2, 2, 0); /* the folder above a dataset was given */
-    put_image(folder, "parent/inner/val/a/1.png", 2, 2, 0);
-    text_into(other, "data.root=%s/parent", folder);
+    put_image(tmp_path, "parent/inner/train/a/1.png", 2, 2, 0); /* the folder above a dataset was given */
+    put_image(tmp_path, "parent/inner/val/a/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, inner", "/parent/inner?)", CR_SPLIT_TRAIN, "data.kind=folder",
-                  "data.val_fraction=0.5", other);
-    text_into(other, "%s/train/b", folder);
-    REQUIRE(mkdir(other, 0777) == 0);
-    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no image", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    put_text(folder, "train/b/x.avif", "RIFF");
-    CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.avif", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    put_image(folder, "train/b/1.png", 2, 2, 0);
-    CHECK_REFUSED(CR_ERR_CONFIG, "val_fraction", "no val/", CR_SPLIT_VAL, "data.kind=folder", root);
-    put_image(folder, "val/a/1.png", 2, 2, 0);
-    put_image(folder, "val/c/1.png", 2, 2, 0);
-    CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_VAL, "data.kind=folder", root);
-    drop_folder(folder);
+                  "data.val_fraction=0.5", root_is(in_folder("parent")));
+    REQUIRE(mkdir(in_folder("train/b"), 0777) == 0);
+    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no image", "fill it or remove it", CR_SPLIT_TRAIN, FOLDER_SET);
+    put_text(tmp_path, "train/b/x.avif", "RIFF");
+    CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.avif", CR_SPLIT_TRAIN, FOLDER_SET);
+    put_image(tmp_path, "train/b/1.png", 2, 2, 0);
+    CHECK_REFUSED(CR_ERR_CONFIG, "val_fraction", "no val/", CR_SPLIT_VAL, FOLDER_SET);
+    put_image(tmp_path, "val/a/1.png", 2, 2, 0);
+    put_image(tmp_path, "val/c/1.png", 2, 2, 0);
+    CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_TRAIN, FOLDER_SET);
+    CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_VAL, FOLDER_SET);
 }
 
 /* Validation images: each of them in exactly one split, the correct fraction of each class, the same images when files
  * are added. */
-static void val_fraction_selects_by_name(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[SUPPORT_PATH];
-    make_folder(folder);
-    put_flat(folder, 3, 20);
+TEST(val_fraction_selects_by_name) {
+    char name[SUPPORT_PATH];
+    folder_open();
+    put_flat(3, 20);
     struct cr_dataset *train, *val;
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root_is(folder, root), "data.val_fraction=0.25"));
-    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &val, "data.kind=folder", root, "data.val_fraction=0.25"));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, FOLDER_SET, "data.val_fraction=0.25"));
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &val, FOLDER_SET, "data.val_fraction=0.25"));
     CHECK_INT(cr_dataset_count(train), 45);
     CHECK_INT(cr_dataset_count(val), 15);
     char taken[3][20] = {{0}};
@@ -127,30 +118,26 @@ static void val_fraction_selects_by_name(void) {
     uint64_t before = cr_dataset_fingerprint(train);
     cr_dataset_close(train);
     cr_dataset_close(val);
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root, "data.val_fraction=0.25"));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, FOLDER_SET, "data.val_fraction=0.25"));
     CHECK(cr_dataset_fingerprint(train) == before);
     cr_dataset_close(train);
-    put_image(folder, "classA/new.png", 2, 2, 0);
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root, "data.val_fraction=0.25"));
+    put_image(tmp_path, "classA/new.png", 2, 2, 0);
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, FOLDER_SET, "data.val_fraction=0.25"));
     CHECK(cr_dataset_fingerprint(train) != before);
     cr_dataset_close(train);
-    drop_folder(folder);
 }
 
 /* ---- shapes, synthetic ---- */
 
-static void shapes_are_generated_once(void) {
-    char           folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], stamp[SUPPORT_PATH];
+TEST(shapes_are_generated_once) {
     struct stat    first, second;
     struct cr_text text = {0};
-    make_folder(folder);
-    text_into(path, "%s/here/shapes", folder);
-    text_into(stamp, "%s/shapes.txt", path);
+    folder_open();
+    const char        *path = in_folder("here/shapes"), *stamp = in_folder("here/shapes/shapes.txt");
     struct cr_dataset *train, *val;
-    cr_log_quiet(true);
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, root_is(path, root), "data.train_images=53", "data.val_images=20"));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, root_is(path), "data.train_images=53", "data.val_images=20"));
     REQUIRE(stat(stamp, &first) == 0);
-    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &val, root, "data.train_images=53", "data.val_images=20"));
+    REQUIRE_OK(OPEN(CR_SPLIT_VAL, &val, root_is(path), "data.train_images=53", "data.val_images=20"));
     REQUIRE(stat(stamp, &second) == 0 && first.st_ino == second.st_ino);
     CHECK_INT(cr_dataset_count(train), 53);
     CHECK_INT(cr_dataset_count(val), 20);
@@ -168,24 +155,20 @@ static void shapes_are_generated_once(void) {
     cr_dataset_close(train);
     cr_dataset_close(val);
     cr_text_free(&text);
-    CHECK_REFUSED(CR_ERR_CONFIG, path, "exists already", CR_SPLIT_TRAIN, root, "data.train_images=60",
+    CHECK_REFUSED(CR_ERR_CONFIG, path, "exists already", CR_SPLIT_TRAIN, root_is(path), "data.train_images=60",
                   "data.val_images=20");
-    CHECK_REFUSED(CR_ERR_CONFIG, "train_images", "at least 10", CR_SPLIT_TRAIN, root, "data.train_images=9");
-    text_into(path, "%s/readonly/x", "/proc");
-    CHECK_REFUSED(CR_ERR_IO, "/proc/readonly", "cannot be created", CR_SPLIT_TRAIN, root_is(path, root),
+    CHECK_REFUSED(CR_ERR_CONFIG, "train_images", "at least 10", CR_SPLIT_TRAIN, root_is(path), "data.train_images=9");
+    CHECK_REFUSED(CR_ERR_IO, "/proc/readonly", "cannot be created", CR_SPLIT_TRAIN, "data.root=/proc/readonly/x",
                   "data.train_images=10");
-    setenv("XDG_CACHE_HOME", folder, 1);
+    setenv("XDG_CACHE_HOME", tmp_path, 1);
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.train_images=10", "data.val_images=10"));
     cr_dataset_close(train);
-    text_into(path, "%s/cresnet/shapes-1-10-10/val/star/00000.png", folder);
-    CHECK(access(path, R_OK) == 0);
+    CHECK(access(in_folder("cresnet/shapes-1-10-10/val/star/00000.png"), R_OK) == 0);
     unsetenv("XDG_CACHE_HOME");
-    cr_log_quiet(false);
-    drop_folder(folder);
 }
 
 /* The generated images are the same on every machine, and no two images are equal. */
-static void shapes_are_the_same_everywhere(void) {
+TEST(shapes_are_the_same_everywhere) {
     uint64_t hash = CR_HASH_START, seen[200];
     for (int i = 0; i < 200; i++) {
         uint8_t rgb[32 * 32 * 3];
@@ -197,7 +180,7 @@ static void shapes_are_the_same_everywhere(void) {
     CHECK(hash == UINT64_C(3530794328191104419)); /* changes only with the generator: then increase GENERATION */
 }
 
-static void synthetic_is_a_function_of_seed_and_sample(void) {
+TEST(synthetic_is_a_function_of_seed_and_sample) {
     struct cr_dataset *a, *b, *c;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, "data.kind=synthetic", "model.classes=7", "data.train_images=1000"));
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=synthetic", "model.classes=7", "data.train_images=1000"));
@@ -227,17 +210,15 @@ static void synthetic_is_a_function_of_seed_and_sample(void) {
 }
 
 /* Each format, with the n-th allocation failing for every n. */
-static void failing_allocations_are_reported(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    root_is(folder, root);
-    put_flat(folder, 2, 3);
-    put_cifar(folder, "test_batch.bin", 10000, 1, 1);
-    put_text(folder, "batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
+TEST(failing_allocations_are_reported) {
+    folder_open();
+    put_flat(2, 3);
+    put_cifar(tmp_path, "test_batch.bin", 10000, 1, 1);
+    put_text(tmp_path, "batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
     static const char *const kinds[] = {"data.kind=folder", "data.kind=cifar10", "data.kind=synthetic"};
     for (size_t k = 0; k < CR_COUNT(kinds); k++) {
         const struct cr_config *config;
-        REQUIRE_OK(make_config(&config, kinds[k], root, "data.val_fraction=0.5"));
+        REQUIRE_OK(make_config(&config, kinds[k], root_is(tmp_path), "data.val_fraction=0.5"));
         for_each_failing_alloc(f, .least = 4) {
             struct cr_dataset *set   = NULL;
             struct cr_image    image = {0};
@@ -251,9 +232,4 @@ static void failing_allocations_are_reported(void) {
         }
         cr_config_close(config);
     }
-    drop_folder(folder);
 }
-
-TESTS(CASE(folders_are_listed_in_order), CASE(invalid_folders_are_refused), CASE(val_fraction_selects_by_name),
-      CASE(shapes_are_generated_once), CASE(shapes_are_the_same_everywhere),
-      CASE(synthetic_is_a_function_of_seed_and_sample), CASE(failing_allocations_are_reported))

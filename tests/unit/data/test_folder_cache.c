@@ -74,7 +74,7 @@ static bool is_stored(const char *root, char path[CR_PATH_MAX]) {
 
 static const char *const roots[] = {"same", "other", "removed", "renamed", "deep", "class", "replaced", "linked"};
 
-static void recent_folders_are_not_stored(void) {
+TEST(recent_folders_are_not_stored) {
     char path[SUPPORT_PATH], target[SUPPORT_PATH];
     make_folder(all);
     make_folder(cache);
@@ -97,7 +97,7 @@ static void recent_folders_are_not_stored(void) {
 }
 
 /* With a stored list, without a cache, and when the cache folder cannot be written. */
-static void stored_list_gives_the_same_images(void) {
+TEST(stored_list_gives_the_same_images) {
     static const double fractions[] = {0.5, 0.1};
     char                path[SUPPORT_PATH];
     text_into(path, "%s/same", all);
@@ -117,7 +117,7 @@ static void stored_list_gives_the_same_images(void) {
     }
 }
 
-static void names_are_those_of_the_folder(void) {
+TEST(names_are_those_of_the_folder) {
     char               path[SUPPORT_PATH], name[SUPPORT_PATH], want[SUPPORT_PATH];
     struct cr_dataset *set;
     bool              *seen;
@@ -161,7 +161,7 @@ static void change(const char *root) {
     }
 }
 
-static void changed_folders_are_listed_again(void) {
+TEST(changed_folders_are_listed_again) {
     static const struct {
         const char *root;
         int         more;
@@ -179,7 +179,7 @@ static void changed_folders_are_listed_again(void) {
     }
 }
 
-static void damaged_lists_are_replaced(void) {
+TEST(damaged_lists_are_replaced) {
     char     path[SUPPORT_PATH], file[CR_PATH_MAX];
     size_t   length, again;
     uint64_t want, got;
@@ -204,7 +204,7 @@ static void damaged_lists_are_replaced(void) {
     cr_free(good);
 }
 
-static void processes_may_store_at_the_same_time(void) {
+TEST(processes_may_store_at_the_same_time) {
     char  path[SUPPORT_PATH], file[CR_PATH_MAX];
     pid_t child[4];
     int   status, files = 0;
@@ -227,7 +227,7 @@ static void processes_may_store_at_the_same_time(void) {
     CHECK_INT(files, (int)CR_COUNT(roots) - 1); /* no temporary file is left */
 }
 
-static void opening_survives_failing_allocations(void) {
+TEST(opening_survives_failing_allocations) {
     char               path[SUPPORT_PATH];
     struct cr_dataset *set;
     text_into(path, "%s/same", all);
@@ -242,10 +242,4 @@ static void opening_survives_failing_allocations(void) {
             if (status == CR_OK) cr_dataset_close(set);
         }
     }
-    drop_folder(all);
-    drop_folder(cache);
 }
-
-TESTS(CASE(recent_folders_are_not_stored), CASE(stored_list_gives_the_same_images), CASE(names_are_those_of_the_folder),
-      CASE(changed_folders_are_listed_again), CASE(damaged_lists_are_replaced),
-      CASE(processes_may_store_at_the_same_time), CASE(opening_survives_failing_allocations))

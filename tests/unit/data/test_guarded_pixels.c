@@ -32,7 +32,7 @@ static struct guarded noise(struct cr_rng *rng, size_t count, enum guard_side si
     return g;
 }
 
-static void guards_refuse_accesses(void) {
+TEST(guards_refuse_accesses) {
     for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) {
         struct guarded          g      = guard_alloc(5, (enum guard_side)side);
         const volatile uint8_t *beyond = side == GUARD_AFTER ? g.bytes + g.count : g.bytes - 1;
@@ -90,7 +90,7 @@ static void resize_at(enum cr_cpu_level level) {
     }
     cr_free(tables.bytes);
 }
-static void resizing_stays_inside(void) {
+TEST(resizing_stays_inside) {
     at_every_level(resize_at);
 }
 
@@ -149,7 +149,7 @@ static void prepare_at(enum cr_cpu_level level) {
     for (int k = 0; k < (TEST_SANITIZED ? 100 : 500); k++)
         for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) prepare_one(level, (enum guard_side)side, k);
 }
-static void preparation_stays_inside(void) {
+TEST(preparation_stays_inside) {
     at_every_level(prepare_at);
 }
 
@@ -168,7 +168,7 @@ static void operations_at(enum cr_cpu_level level) {
             guard_free(&copy);
         }
 }
-static void operations_on_pixels_stay_inside(void) {
+TEST(operations_on_pixels_stay_inside) {
     at_every_level(operations_at);
 }
 
@@ -180,9 +180,8 @@ static const char *const files[] = {
 
 /* Whole, and cut off at 40 places: an error or pixels, the same at every level. */
 static void decode_file(enum cr_cpu_level level, enum guard_side side, int file) {
-    char     path[SUPPORT_PATH];
     size_t   count;
-    uint8_t *bytes = read_bytes(text_into(path, GOLDEN "%s", files[file]), &count);
+    uint8_t *bytes = read_bytes(in_golden(files[file]), &count);
     REQUIRE(bytes);
     for (int cut = 0; cut <= 40; cut++) {
         struct guarded  part   = guard_copy(bytes, count - count * (size_t)cut / 41, side);
@@ -202,7 +201,7 @@ static void decode_at(enum cr_cpu_level level) {
     for (int file = 0; file < (int)CR_COUNT(files); file++)
         for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) decode_file(level, (enum guard_side)side, file);
 }
-static void decoders_stay_inside(void) {
+TEST(decoders_stay_inside) {
     at_every_level(decode_at);
 }
 
@@ -230,9 +229,6 @@ static void checksums_at(enum cr_cpu_level level) {
             guard_free(&g);
         }
 }
-static void checksums_are_right_and_stay_inside(void) {
+TEST(checksums_are_right_and_stay_inside) {
     at_every_level(checksums_at);
 }
-
-TESTS(CASE(guards_refuse_accesses), CASE(resizing_stays_inside), CASE(preparation_stays_inside),
-      CASE(operations_on_pixels_stay_inside), CASE(decoders_stay_inside), CASE(checksums_are_right_and_stay_inside))

@@ -7,7 +7,7 @@
 #include "data/scratch.h"
 #include "tests/harness/failing_alloc.h"
 
-static void photos_match_pil(void) {
+TEST(photos_match_pil) {
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     FILE *table = fopen(GOLDEN "photos.txt", "r");
     REQUIRE(table);
@@ -53,14 +53,13 @@ static void check_boxes_of(const char *path, int times) {
     cr_free(bytes);
 }
 
-static void boxes_equal_the_whole_image(void) {
+TEST(boxes_equal_the_whole_image) {
     FILE *table = fopen(GOLDEN "decode.txt", "r");
     REQUIRE(table);
-    char               name[128], path[SUPPORT_PATH];
+    char               name[128];
     int                width, height;
     unsigned long long sum;
-    while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &sum) == 4)
-        check_boxes_of(text_into(path, GOLDEN "%s", name), 40);
+    while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &sum) == 4) check_boxes_of(in_golden(name), 40);
     fclose(table);
 }
 
@@ -82,7 +81,7 @@ static bool for_each_photo(void (*each)(const char *path)) {
 static void check_photo_boxes(const char *path) {
     check_boxes_of(path, 12);
 }
-static void boxes_of_photos_equal_the_whole_image(void) {
+TEST(boxes_of_photos_equal_the_whole_image) {
     if (!for_each_photo(check_photo_boxes)) SKIP("no imagenet-sample-jpegs");
 }
 
@@ -161,7 +160,7 @@ static void check_scaled(const char *path) {
 
 /* A box far larger than its output may be decoded at a smaller scale: the result differs little and has the right
  * position (an offset of one pixel would be visible). */
-static void scaled_boxes_differ_little(void) {
+TEST(scaled_boxes_differ_little) {
     worst_scaled = 0;
     memset(scaled_seen, 0, sizeof scaled_seen);
     if (!for_each_photo(check_scaled)) SKIP("no imagenet-sample-jpegs");
@@ -170,13 +169,12 @@ static void scaled_boxes_differ_little(void) {
 }
 
 /* Damage after the box: found in an image that was not verified before, not searched in one that was. */
-static void damage_after_a_box_is_found(void) {
+TEST(damage_after_a_box_is_found) {
     static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "l.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
-        char              path[SUPPORT_PATH];
         size_t            count;
         struct cr_scratch scratch = {0};
-        uint8_t          *bytes   = read_bytes(text_into(path, GOLDEN "%s", names[n]), &count);
+        uint8_t          *bytes   = read_bytes(in_golden(names[n]), &count);
         REQUIRE(bytes);
         for (size_t cut = count - 8; cut < count - 4; cut++)
             for (int proven = 0; proven < 2; proven++) {
@@ -201,14 +199,13 @@ static cr_status decode_status(const uint8_t *bytes, size_t count) {
 }
 
 /* Truncated anywhere before the end of the pixel data, a file is refused with its name; no crash, no leak. */
-static void truncated_files_are_refused(void) {
+TEST(truncated_files_are_refused) {
     static const char *const names[] = {"rgb.png",  "palette8.png", "rgb16.png", "rgb.jpg", "rgb-progressive.jpg",
                                         "cmyk.jpg", "l.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
-        char   path[SUPPORT_PATH];
-        size_t count;
-        text_into(path, GOLDEN "%s", names[n]);
-        uint8_t *bytes = read_bytes(path, &count);
+        size_t      count;
+        const char *path  = in_golden(names[n]);
+        uint8_t    *bytes = read_bytes(path, &count);
         REQUIRE(bytes && count > 100);
         int64_t live = cr_alloc_live();
         /* The end chunk of a PNG (12 bytes) and the end marker of a JPEG are not needed for the pixels. */
@@ -224,7 +221,7 @@ static void truncated_files_are_refused(void) {
     }
 }
 
-static void other_files_are_named(void) {
+TEST(other_files_are_named) {
     static const struct {
         const char *bytes, *says;
         size_t      count;
@@ -252,7 +249,7 @@ static void other_files_are_named(void) {
 }
 
 /* A header with a huge image size must cost neither memory nor time. */
-static void bombs_are_refused(void) {
+TEST(bombs_are_refused) {
     struct cr_image image;
     size_t          count;
     uint8_t        *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
@@ -276,10 +273,9 @@ static void bombs_are_refused(void) {
     CHECK_HAS(cr_error_message(), "cannot hold 16000 x 16000");
 }
 
-static void written_png_reads_back(void) {
-    char folder[SUPPORT_PATH], path[SUPPORT_PATH];
-    make_folder(folder);
-    text_into(path, "%s/a.png", folder);
+TEST(written_png_reads_back) {
+    folder_open();
+    const char      *path       = in_folder("a.png");
     static const int sizes[][2] = {{1, 1}, {17, 3}, {64, 200}};
     for (size_t i = 0; i < CR_COUNT(sizes); i++) {
         struct cr_image image = make_image(sizes[i][0], sizes[i][1]), back;
@@ -292,16 +288,14 @@ static void written_png_reads_back(void) {
     }
     CHECK_STATUS(cr_image_write_png("/nonexistent/a.png", (const uint8_t *)"abc", 1, 1), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "/nonexistent/a.png");
-    drop_folder(folder);
 }
 
 /* The n-th allocation fails, for every n: the status is out of memory, nothing leaks. (libjpeg has its own
  * allocator.) */
-static void failing_allocations_are_reported(void) {
+TEST(failing_allocations_are_reported) {
     static const char *const names[] = {"rgb.png", "palette8.png", "rgb.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
-        char path[SUPPORT_PATH];
-        text_into(path, GOLDEN "%s", names[n]);
+        const char *path = in_golden(names[n]);
         for_each_failing_alloc(f, .least = 2) {
             struct cr_image image = {0};
             failing_alloc_begin(&f);
@@ -310,8 +304,3 @@ static void failing_allocations_are_reported(void) {
         }
     }
 }
-
-TESTS(CASE(photos_match_pil), CASE(boxes_equal_the_whole_image), CASE(boxes_of_photos_equal_the_whole_image),
-      CASE(scaled_boxes_differ_little), CASE(damage_after_a_box_is_found), CASE(truncated_files_are_refused),
-      CASE(other_files_are_named), CASE(bombs_are_refused), CASE(written_png_reads_back),
-      CASE(failing_allocations_are_reported))

@@ -1,12 +1,11 @@
 /* tests/unit/data/test_image_exif.c: images with an EXIF orientation: whole, in parts, reduced and prepared for the
  * network. The truth is EXIF's own definition: which side of the upright image row 0 and column 0 are. */
 #include "tests/harness/image_boxes.h"
+#include "tests/harness/jpeg_support.h"
 
 #include "data/augment.h"
 #include "data/decode.h"
 #include "data/scratch.h"
-
-#include <jpeglib.h>
 
 enum { WIDTH = 75, HEIGHT = 42, EXIF_BYTES = 200 };
 
@@ -73,34 +72,6 @@ static void insert(uint8_t **bytes, size_t *count, size_t at, const void *more, 
     *count += size;
 }
 
-static uint8_t *make_jpeg(const struct cr_image *image, bool progressive, size_t *count) {
-    struct jpeg_compress_struct jpeg;
-    struct jpeg_error_mgr       errors;
-    unsigned char              *bytes = NULL;
-    unsigned long               size  = 0;
-    jpeg.err                          = jpeg_std_error(&errors);
-    jpeg_create_compress(&jpeg);
-    jpeg_mem_dest(&jpeg, &bytes, &size);
-    jpeg.image_width      = (JDIMENSION)image->width;
-    jpeg.image_height     = (JDIMENSION)image->height;
-    jpeg.input_components = 3;
-    jpeg.in_color_space   = JCS_RGB;
-    jpeg_set_defaults(&jpeg);
-    if (progressive) jpeg_simple_progression(&jpeg);
-    jpeg_start_compress(&jpeg, TRUE);
-    for (int y = 0; y < image->height; y++) {
-        JSAMPROW row = image->rgb + (size_t)y * (size_t)image->width * 3;
-        jpeg_write_scanlines(&jpeg, &row, 1);
-    }
-    jpeg_finish_compress(&jpeg);
-    jpeg_destroy_compress(&jpeg);
-    uint8_t *copy = cr_alloc(size, 1);
-    memcpy(copy, bytes, size);
-    free(bytes);
-    *count = size;
-    return copy;
-}
-
 /* The segment comes after a fill byte and after JFIF's segment of 18 bytes. */
 static void add_app1(uint8_t **jpeg, size_t *count, const uint8_t *tiff, size_t size) {
     uint8_t segment[EXIF_BYTES + 11] = {0xff, 0xff, 0xe1, 0, 0, 'E', 'x', 'i', 'f', 0, 0};
@@ -129,14 +100,9 @@ static void add_chunk(uint8_t **png, size_t *count, const uint8_t *tiff, size_t 
 }
 
 static uint8_t *make_png(const struct cr_image *image, size_t *count) {
-    char folder[SUPPORT_PATH], path[SUPPORT_PATH];
-    make_folder(folder);
-    text_into(path, "%s/image.png", folder);
-    uint8_t *bytes =
-        cr_image_write_png(path, image->rgb, image->width, image->height) == CR_OK ? read_bytes(path, count) : NULL;
-    CR_ASSERT(bytes);
-    drop_folder(folder);
-    return bytes;
+    const char *path = in_folder("image.png");
+    CR_ASSERT(cr_image_write_png(path, image->rgb, image->width, image->height) == CR_OK);
+    return read_bytes(path, count);
 }
 
 /* ---- decoding ---- */
@@ -196,10 +162,11 @@ static void all_orientations(bool png) {
     struct cr_image image = make_image(WIDTH, HEIGHT);
     struct cr_rng   rng   = cr_rng_make(png ? 6 : 5, CR_RNG_TEST, 0, 0);
     for (int k = 0; k < 32; k++) {
-        const int       orientation = 1 + k / 4;
-        size_t          count;
-        uint8_t         tiff[EXIF_BYTES], *bytes = png ? make_png(&image, &count) : make_jpeg(&image, k % 2, &count);
-        const size_t    size = make_tiff(tiff, orientation, k / 2 % 2);
+        const int              orientation = 1 + k / 4;
+        size_t                 count;
+        const struct jpeg_form form = {.h = 2, .v = 2, .quality = 75, .progressive = k % 2};
+        uint8_t      tiff[EXIF_BYTES], *bytes = png ? make_png(&image, &count) : write_jpeg(&form, &image, 3, &count);
+        const size_t size = make_tiff(tiff, orientation, k / 2 % 2);
         struct cr_image stored;
         char            name[SUPPORT_PATH];
         if (png)
@@ -221,15 +188,15 @@ static void all_orientations(bool png) {
     }
     cr_image_free(&image);
 }
-static void all_orientations_of_jpeg(void) {
+TEST(all_orientations_of_jpeg) {
     all_orientations(false);
 }
-static void all_orientations_of_png(void) {
+TEST(all_orientations_of_png) {
     all_orientations(true);
 }
 
 /* Crops are chosen on the upright image: it and a oriented one with an orientation prepare to the same bytes. */
-static void prepared_images_are_those_of_the_upright_image(void) {
+TEST(prepared_images_are_those_of_the_upright_image) {
     struct cr_image         image = make_image(WIDTH, HEIGHT);
     const struct cr_prepare eval  = {.size = 20, .eval_resize = 24};
     const struct cr_prepare train = {
@@ -280,7 +247,7 @@ static int orientation_of(const uint8_t *tiff, size_t size) {
     return found;
 }
 
-static void damaged_blocks_are_ignored(void) {
+TEST(damaged_blocks_are_ignored) {
     static const struct {
         size_t   at;
         bool     wide; /* a number of 32 bits */
@@ -301,6 +268,3 @@ static void damaged_blocks_are_ignored(void) {
         }
     }
 }
-
-TESTS(CASE(all_orientations_of_jpeg), CASE(all_orientations_of_png),
-      CASE(prepared_images_are_those_of_the_upright_image), CASE(damaged_blocks_are_ignored))

@@ -10,7 +10,7 @@
 #define MEAN_COLOUR                                                                                                    \
     { 124, 116, 104 }
 
-static void evaluation_matches_pillow(void) {
+TEST(evaluation_matches_pillow) {
     char               fit[16];
     int                w, h, height, width, seen = 0;
     unsigned long long want;
@@ -40,7 +40,7 @@ static void evaluation_matches_pillow(void) {
 }
 
 /* An image of 16-bit samples in a border: the border has the bytes of the configuration's mean. */
-static void the_border_has_the_mean_colour(void) {
+TEST(the_border_has_the_mean_colour) {
     static const struct {
         const char *overrides[4];
         uint8_t     border[8];
@@ -61,7 +61,7 @@ static void the_border_has_the_mean_colour(void) {
     }
 }
 
-static void several_crops_need_the_fit_crop(void) {
+TEST(several_crops_need_the_fit_crop) {
     const struct cr_config *config;
     const char *const overrides[] = {"data.fit=squash", "data.tta=five-crop", "data.eval_resize=300", "data.root=x",
                                      NULL};
@@ -76,7 +76,7 @@ static void several_crops_need_the_fit_crop(void) {
 /* ---- random crops ---- */
 
 /* A square of the squashed image has the shape of the image. */
-static void squashed_boxes_have_the_shape_of_the_image(void) {
+TEST(squashed_boxes_have_the_shape_of_the_image) {
     struct cr_prepare prep = {.fit = CR_FIT_SQUASH, .scale = {0.25, 0.25}, .ratio = {1, 1}};
     struct cr_rng     rng  = cr_rng_make(3, CR_RNG_TEST, 0, 0);
     int               box[4], moved = 0;
@@ -92,7 +92,7 @@ static void squashed_boxes_have_the_shape_of_the_image(void) {
 }
 
 /* A crop of everything is the image of an evaluation. */
-static void a_crop_of_everything_is_the_evaluation(void) {
+TEST(a_crop_of_everything_is_the_evaluation) {
     for (int fit = CR_FIT_SQUASH; fit <= CR_FIT_LETTERBOX; fit++) {
         struct cr_prepare prep  = {.size   = 24,
                                    .fit    = (enum cr_fit)fit,
@@ -168,7 +168,7 @@ static void compare_with_padded(int w, int h, int least, int most) {
     CHECK(borders >= least && borders <= most);
 }
 
-static void letterboxed_crops_are_those_of_the_padded_image(void) {
+TEST(letterboxed_crops_are_those_of_the_padded_image) {
     compare_with_padded(120, 80, 50, 180);
     compare_with_padded(40, 150, 150, 200);
     compare_with_padded(60, 60, 0, 0);
@@ -176,7 +176,7 @@ static void letterboxed_crops_are_those_of_the_padded_image(void) {
 }
 
 /* A device shows no border: it gets only boxes within the image. */
-static void a_device_gets_boxes_within_the_image(void) {
+TEST(a_device_gets_boxes_within_the_image) {
     const struct cr_prepare prep    = {.size   = 20,
                                        .fit    = CR_FIT_LETTERBOX,
                                        .border = {1, 255, 2},
@@ -212,7 +212,3 @@ static void a_device_gets_boxes_within_the_image(void) {
     cr_free(data.bytes);
     cr_free((void *)(uintptr_t)stored.bytes);
 }
-
-TESTS(CASE(evaluation_matches_pillow), CASE(the_border_has_the_mean_colour), CASE(several_crops_need_the_fit_crop),
-      CASE(squashed_boxes_have_the_shape_of_the_image), CASE(a_crop_of_everything_is_the_evaluation),
-      CASE(letterboxed_crops_are_those_of_the_padded_image), CASE(a_device_gets_boxes_within_the_image))

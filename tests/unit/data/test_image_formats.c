@@ -21,9 +21,9 @@ static size_t image_bytes(const struct cr_image *image) {
     return (size_t)image->width * (size_t)image->height * cr_format_bytes(image->format);
 }
 
-static void decoded_images_match_pil(void) {
+TEST(decoded_images_match_pil) {
     FILE              *table = fopen(GOLDEN "formats.txt", "r");
-    char               name[128], path[SUPPORT_PATH];
+    char               name[128];
     int                channels, bits, seen = 0;
     unsigned long long want;
     REQUIRE(table);
@@ -32,7 +32,7 @@ static void decoded_images_match_pil(void) {
 #ifndef CR_WITH_WEBP
         if (strstr(name, ".webp")) continue;
 #endif
-        text_into(path, GOLDEN "%s", name);
+        const char *path = in_golden(name);
         seen++;
         if (image_read(path, false, format_of(channels, bits), &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
@@ -91,7 +91,7 @@ static void check_resize(const struct cr_image *image, const double box[4], int 
     cr_free(mirrored);
 }
 
-static void resized_images_match_pil(void) {
+TEST(resized_images_match_pil) {
     FILE              *table = fopen(GOLDEN "resize_formats.txt", "r");
     int                channels, bits, w, h, out_w, out_h, seen = 0;
     double             box[4];
@@ -109,7 +109,7 @@ static void resized_images_match_pil(void) {
 }
 
 /* A part of a resized image is that part of the whole, and a part of a file is that part of its pixels. */
-static void parts_equal_the_whole(void) {
+TEST(parts_equal_the_whole) {
     for (size_t f = 0; f < CR_COUNT(formats); f++) {
         const size_t     pixel  = cr_format_bytes(formats[f]);
         struct cr_image  image  = waves(37, 29, formats[f]);
@@ -140,18 +140,17 @@ static void parts_equal_the_whole(void) {
     }
 }
 
-static void windows_of_files_are_parts(void) {
+TEST(windows_of_files_are_parts) {
     static const char *const files[] = {"rgb.jpg", "l.jpg", "rgb-progressive.jpg", "rgba16.png"};
     for (size_t k = 0; k < CR_COUNT(files); k++)
         for (size_t f = 0; f < CR_COUNT(formats); f++) {
-            char                 path[SUPPORT_PATH];
             const size_t         pixel   = cr_format_bytes(formats[f]);
             struct cr_scratch    scratch = {0};
             struct cr_stored     stored  = {.format = formats[f]};
             struct cr_lazy_image lazy;
             struct cr_window     window;
             struct cr_image      image;
-            text_into(path, GOLDEN "%s", files[k]);
+            const char          *path = in_golden(files[k]);
             REQUIRE_OK(image_read(path, false, formats[f], &image));
             const int box[4] = {2, 1, image.width - 3, image.height - 3};
             stored.bytes     = read_bytes(path, &stored.count);
@@ -168,7 +167,7 @@ static void windows_of_files_are_parts(void) {
 }
 
 /* A rotated file gives the rotated pixels in every format: orientation and conversion can be exchanged. */
-static void orientations_move_whole_pixels(void) {
+TEST(orientations_move_whole_pixels) {
     for (size_t f = 0; f < CR_COUNT(formats); f++)
         for (int orientation = 1; orientation <= 8; orientation++) {
             struct cr_scratch a = {0}, b = {0};
@@ -189,7 +188,7 @@ static void orientations_move_whole_pixels(void) {
 }
 
 /* An operation on a grey image is that on a coloured image whose channels are equal. */
-static void grey_operations_are_those_of_equal_channels(void) {
+TEST(grey_operations_are_those_of_equal_channels) {
     enum { W = 17, H = 13 };
     for (int op = CR_PIXELS_IDENTITY; op <= CR_PIXELS_INVERT; op++) {
         const double     amount = op == CR_PIXELS_POSTERIZE ? 3 : op == CR_PIXELS_SOLARIZE ? 100 : 0.35;
@@ -209,32 +208,22 @@ static void grey_operations_are_those_of_equal_channels(void) {
 }
 
 /* Packing keeps the pixels, as files and as pixels; other keys than at packing are an error. */
-static void packed_images_keep_their_format(void) {
-    char                     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
+TEST(packed_images_keep_their_format) {
     static const char *const keys[][2] = {{"data.channels=1", "data.bits=16"}, {"data.channels=4", "data.bits=8"}};
-    make_folder(folder);
+    folder_open();
     for (int c = 0; c < 2; c++)
-        for (int split = 0; split < 2; split++) {
-            char   name[SUPPORT_PATH], to[SUPPORT_PATH];
-            size_t count;
-            text_into(name, GOLDEN "%s", c ? "rgba16.png" : "grey16.png");
-            text_into(to, "%s/%s/class%d/a.png", folder, split ? "val" : "train", c);
-            make_parents(to);
-            uint8_t *bytes = read_bytes(name, &count);
-            write_bytes(to, bytes, count);
-            cr_free(bytes);
-        }
+        for (int split = 0; split < 2; split++)
+            put_golden(in_folder("%s/class%d/a.png", split ? "val" : "train", c), c ? "rgba16.png" : "grey16.png");
     for (size_t k = 0; k < CR_COUNT(keys); k++)
         for (int side = 0; side <= 8; side += 8) {
             const struct cr_config *config, *packed_config;
             struct cr_dataset      *set, *packed;
             struct cr_pack_result   result;
             struct cr_pack_options  options = {.raw_side = side, .workers = 1};
-            REQUIRE_OK(make_config(&config, "data.kind=folder", root_is(folder, root), keys[k][0], keys[k][1]));
+            REQUIRE_OK(make_config(&config, FOLDER_SET, keys[k][0], keys[k][1]));
             REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
-            text_into(path, "%s/train.crpk", folder);
-            REQUIRE_OK(cr_pack_dataset(set, path, &options, &result));
-            REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(folder, root), keys[k][0], keys[k][1]));
+            REQUIRE_OK(cr_pack_dataset(set, in_folder("train.crpk"), &options, &result));
+            REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(tmp_path), keys[k][0], keys[k][1]));
             REQUIRE_OK(cr_dataset_open(packed_config, CR_SPLIT_TRAIN, &packed));
             for (int i = 0; i < 2; i++) {
                 struct cr_image a, b;
@@ -253,7 +242,7 @@ static void packed_images_keep_their_format(void) {
             }
             cr_dataset_close(packed);
             cr_config_close(packed_config);
-            REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(folder, root)));
+            REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(tmp_path)));
             CHECK_STATUS(cr_dataset_open(packed_config, CR_SPLIT_TRAIN, &packed), side ? CR_ERR_CONFIG : CR_OK);
             if (side) CHECK(strstr(cr_error_message(), "pack the images again"));
             if (!side) cr_dataset_close(packed);
@@ -261,10 +250,4 @@ static void packed_images_keep_their_format(void) {
             cr_dataset_close(set);
             cr_config_close(config);
         }
-    drop_folder(folder);
-    CHECK_INT(cr_alloc_live(), 0);
 }
-
-TESTS(CASE(decoded_images_match_pil), CASE(resized_images_match_pil), CASE(parts_equal_the_whole),
-      CASE(windows_of_files_are_parts), CASE(orientations_move_whole_pixels),
-      CASE(grey_operations_are_those_of_equal_channels), CASE(packed_images_keep_their_format))

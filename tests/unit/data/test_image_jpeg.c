@@ -47,7 +47,7 @@ static void check_form(const struct jpeg_form *form, struct cr_scratch *scratch,
 
 static const int luma[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}};
 
-static void usual_files_match_libjpeg(void) {
+TEST(usual_files_match_libjpeg) {
     static const int  qualities[] = {3, 40, 75, 92, 100};
     static const int  sizes[][2]  = {{1, 1},   {2, 3},   {3, 40},  {4, 4},    {5, 5},   {7, 9},
                                      {16, 16}, {17, 33}, {64, 48}, {131, 97}, {300, 40}};
@@ -65,7 +65,7 @@ static void usual_files_match_libjpeg(void) {
 }
 
 /* Files that only libjpeg decodes, in between, so that no state of one image reaches the next. */
-static void unusual_files_match_libjpeg(void) {
+TEST(unusual_files_match_libjpeg) {
     struct cr_scratch scratch = {0};
     struct cr_rng     rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int k = 0; k < 40; k++) {
@@ -83,7 +83,7 @@ static void unusual_files_match_libjpeg(void) {
 }
 
 /* Every byte changed in turn, and every length truncated: both decoders accept the file, or both refuse it. */
-static void damaged_files_are_refused_as_by_libjpeg(void) {
+TEST(damaged_files_are_refused_as_by_libjpeg) {
     struct cr_scratch scratch = {0};
     int               refused = 0, taken = 0;
     for (size_t l = 0; l < 5; l++) {
@@ -121,7 +121,7 @@ static uint8_t *find_segment(uint8_t *bytes, size_t count, int marker) {
 /* Coefficients that no encoder produces, since the quantiser is not the one of the encoder. Where the transform exceeds
  * 16 bits or the clamp table, the code paths of libjpeg differ from each other, and ours must equal the one that
  * libjpeg uses. */
-static void huge_coefficients_match_libjpeg(void) {
+TEST(huge_coefficients_match_libjpeg) {
     static const uint8_t steps[] = {2, 9, 16, 40, 255};
     struct cr_scratch    scratch = {0};
     struct cr_rng        rng     = cr_rng_make(6, CR_RNG_TEST, 0, 0);
@@ -144,7 +144,7 @@ static void huge_coefficients_match_libjpeg(void) {
 }
 
 /* A Huffman code of all ones, which the format reserves: libjpeg refuses the table, and so does our decoder. */
-static void huffman_codes_of_ones_are_refused(void) {
+TEST(huffman_codes_of_ones_are_refused) {
     struct cr_scratch scratch = {0};
     struct jpeg_form  form    = {1, 1, 80, 40, 30, .restart = 0};
     int               box[4]  = {0, 0, 40, 30};
@@ -167,6 +167,3 @@ static void huffman_codes_of_ones_are_refused(void) {
     cr_free(bytes);
     cr_scratch_free(&scratch);
 }
-
-TESTS(CASE(usual_files_match_libjpeg), CASE(unusual_files_match_libjpeg), CASE(damaged_files_are_refused_as_by_libjpeg),
-      CASE(huge_coefficients_match_libjpeg), CASE(huffman_codes_of_ones_are_refused))

@@ -10,7 +10,7 @@
 #include "data/scratch.h"
 #include "data/source.h"
 
-static void resize_matches_pil(void) {
+TEST(resize_matches_pil) {
     FILE *table = fopen(GOLDEN "resize.txt", "r");
     REQUIRE(table);
     int                w, h, out_w, out_h, seen = 0;
@@ -100,16 +100,16 @@ static void check_levels(int jobs, cr_status (*run)(const struct cr_resize *job,
     cr_free(tables.bytes);
 }
 
-static void levels_are_bitwise_identical(void) {
+TEST(levels_are_bitwise_identical) {
     check_levels(600, cr_resize_run, (int)cr_cpu_level() + 1);
 }
 
-static void the_avx512_source_is_bitwise_identical_through_simde(void) {
+TEST(the_avx512_source_is_bitwise_identical_through_simde) {
     if (!image_resize_has_simde()) SKIP("libsimde-dev is not installed, or this is not x86-64");
     check_levels(TEST_SANITIZED ? 30 : 100, simde_resize_run, 1);
 }
 
-static void evaluation_matches_torchvision(void) {
+TEST(evaluation_matches_torchvision) {
     FILE *table = fopen(GOLDEN "eval.txt", "r");
     REQUIRE(table);
     int                w, h, short_side, crop, seen = 0;
@@ -146,43 +146,8 @@ static cr_status train_image(const struct cr_prepare *prep, const struct cr_imag
     return status;
 }
 
-/* Checksums of 64 training images, recorded when shifts and flips were still done on the host: bitwise identical. */
-static void boxed_images_match_host_preparation(void) {
-    static const struct {
-        struct cr_prepare prep;
-        int               width, height;
-        uint64_t          sum;
-    } cases[] = {
-        {{.size = 12, .crop = CR_CROP_PAD, .pad = 3, .hflip = 0.5}, 12, 12, UINT64_C(0xc976a4f6f6fbe780)},
-        {{.size = 16, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5}, 20, 13, UINT64_C(0x55871f1fb34eb4b6)},
-        {{.size = 8, .crop = CR_CROP_PAD, .pad = 20, .hflip = 0.5}, 8, 8, UINT64_C(0x9e7e4a7a6c660cf2)},
-        {{.size = 12, .crop = CR_CROP_NONE, .hflip = 0.5}, 12, 12, UINT64_C(0x7ad2553ebf8ecfcb)},
-        {{.size = 12, .crop = CR_CROP_NONE, .hflip = 0.5}, 30, 17, UINT64_C(0xdfe70efc56dfe273)},
-        {{.size = 12, .crop = CR_CROP_NONE, .eval_resize = 9, .hflip = 0.5}, 12, 20, UINT64_C(0xfd029d10bb821ea1)},
-        {{.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5},
-         45,
-         37,
-         UINT64_C(0x850adca8963ea981)},
-        {{.size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {1, 1}, .ratio = {1, 1}, .hflip = 0.5},
-         24,
-         24,
-         UINT64_C(0x91794372c7b3fd01)},
-    };
-    for (size_t k = 0; k < CR_COUNT(cases); k++) {
-        struct cr_image image = make_image(cases[k].width, cases[k].height);
-        uint8_t         out[24 * 24 * 3];
-        uint64_t        sum = CR_HASH_START;
-        for (int s = 0; s < 64; s++) {
-            REQUIRE_OK(train_image(&cases[k].prep, &image, 21, s % 3, s, out));
-            sum = cr_hash_bytes(sum, out, (size_t)cases[k].prep.size * cases[k].prep.size * 3);
-        }
-        if (sum != cases[k].sum) TEST_FAIL_("case %d: another checksum", (int)k);
-        cr_image_free(&image);
-    }
-}
-
 /* A pad crop has one of (2 pad + 1)^2 positions, mirrored or not; all of them are about equally frequent. */
-static void pad_crops_are_uniform(void) {
+TEST(pad_crops_are_uniform) {
     enum { SIZE = 12, PAD = 2, PLACES = 2 * PAD + 1, DRAWS = 20000 };
     struct cr_image   image = make_image(SIZE, SIZE);
     struct cr_prepare prep  = {.size = SIZE, .crop = CR_CROP_PAD, .pad = PAD, .hflip = 0.5};
@@ -209,7 +174,7 @@ static void pad_crops_are_uniform(void) {
 
 /* Boxes lie inside, have an allowed area and aspect (except for rounding), and their mean area is the middle of the
  * range. */
-static void random_boxes_have_their_distribution(void) {
+TEST(random_boxes_have_their_distribution) {
     struct cr_prepare prep = {.scale = {0.08, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     const int         w = 400, h = 300, draws = 20000;
     double            areas = 0, wide = 0;
@@ -231,7 +196,7 @@ static void random_boxes_have_their_distribution(void) {
 
 /* A box that cannot fit falls back to the centre, with the aspect cut to the range: values from the rule of
  * torchvision. */
-static void extreme_images_fall_back_to_the_centre(void) {
+TEST(extreme_images_fall_back_to_the_centre) {
     struct cr_prepare prep = {.scale = {0.9, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     struct cr_rng     rng  = cr_rng_make(3, CR_RNG_TEST, 1, 0);
     int               box[4];
@@ -257,7 +222,7 @@ static void check_prepare(struct cr_prepare want, enum cr_split split, const cha
     check_prepare((struct cr_prepare){.size = s, .eval_resize = r, .crop = c}, split,                                  \
                   (const char *const[]){__VA_ARGS__, "data.root=x", NULL})
 
-static void sizes_follow_from_the_config(void) {
+TEST(sizes_follow_from_the_config) {
     CHECK_PREPARE(32, 0, CR_CROP_PAD, CR_SPLIT_TRAIN, "data.kind=cifar10", "model.arch=resnet20");
     CHECK_PREPARE(32, 0, CR_CROP_NONE, CR_SPLIT_VAL, "data.kind=cifar10", "model.arch=resnet20");
     CHECK_PREPARE(32, 0, CR_CROP_PAD, CR_SPLIT_TRAIN, "data.kind=shapes", "model.arch=resnet18");
@@ -272,9 +237,3 @@ static void sizes_follow_from_the_config(void) {
     CHECK_PREPARE(32, 0, CR_CROP_RANDOM_RESIZED, CR_SPLIT_TRAIN, "data.kind=folder", "model.arch=resnet20");
     CHECK_PREPARE(224, 0, CR_CROP_NONE, CR_SPLIT_TRAIN, "data.kind=synthetic", "model.arch=resnet50");
 }
-
-TESTS(CASE(resize_matches_pil), CASE(levels_are_bitwise_identical),
-      CASE(the_avx512_source_is_bitwise_identical_through_simde), CASE(evaluation_matches_torchvision),
-      CASE(boxed_images_match_host_preparation), CASE(pad_crops_are_uniform),
-      CASE(random_boxes_have_their_distribution), CASE(extreme_images_fall_back_to_the_centre),
-      CASE(sizes_follow_from_the_config))

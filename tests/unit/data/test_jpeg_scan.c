@@ -88,7 +88,7 @@ static void make_file(const struct cr_jpeg_scan *s, const uint8_t *data, struct 
     cr_text_add_bytes(out, "\xff\xd9", 2);
 }
 
-static void a_scan_describes_its_image(void) {
+TEST(a_scan_describes_its_image) {
     static const struct jpeg_form forms[] = {
         {1, 1, 90, 331, 257, .noise = true}, {2, 1, 75, 300, 200, .optimize = true},
         {1, 2, 60, 129, 190, .restart = 0},  {2, 2, 85, 401, 333, .restart = 0},
@@ -139,7 +139,7 @@ static bool makes_scan(const struct jpeg_form *form, struct cr_stored stored, in
     return made;
 }
 
-static void what_a_device_does_not_decode_stays(void) {
+TEST(what_a_device_does_not_decode_stays) {
     const struct jpeg_form plain = {2, 2, 85, 200, 100, .restart = 0}, restarts = {2, 2, 85, 200, 100, .restart = 3},
                            scans = {2, 2, 85, 200, 100, .progressive = true};
     const struct cr_stored rgb = {.format = CR_RGB8}, grey = {.format = CR_GREY8};
@@ -154,18 +154,16 @@ static void what_a_device_does_not_decode_stays(void) {
 
 /* ---- the loader ---- */
 
-static void write_photos(const char *folder) {
+static void write_photos(void) {
     static const struct jpeg_form forms[] = {{2, 2, 85, 90, 70, .restart = 0},
                                              {1, 1, 70, 64, 80, .optimize = true},
                                              {2, 2, 60, 50, 60, .progressive = true}};
     for (int i = 0; i < IMAGES; i++) {
-        char             path[SUPPORT_PATH];
         size_t           count;
         struct jpeg_form form = forms[i % 3];
         form.quality -= i;
-        uint8_t *bytes = make_jpeg(&form, &count);
-        text_into(path, "%s/train/%s/%03d.jpg", folder, i % 2 ? "a" : "b", i);
-        make_parents(path);
+        uint8_t    *bytes = make_jpeg(&form, &count);
+        const char *path  = in_folder("train/%s/%03d.jpg", i % 2 ? "a" : "b", i);
         write_bytes(path, bytes, count);
         cr_free(bytes);
     }
@@ -204,14 +202,13 @@ static uint64_t sum_photos(const struct cr_dataset *set, size_t jpeg_bytes, int 
 
 /* 16 of the 24 photos can be left to the device. One that it refused is decoded by the workers from then on; a batch
  * that was in preparation may still contain it. */
-static void batches_are_the_same_whoever_decodes(void) {
-    char               folder[SUPPORT_PATH], root[SUPPORT_PATH];
+TEST(batches_are_the_same_whoever_decodes) {
     struct cr_dataset *set;
     int                none[4] = {0}, scans[4] = {0};
-    make_folder(folder);
-    write_photos(folder);
+    folder_open();
+    write_photos();
     const struct cr_config *config;
-    REQUIRE_OK(make_config_(&config, (const char *const[]){"data.kind=folder", root_is(folder, root), NULL}));
+    REQUIRE_OK(make_config_(&config, (const char *const[]){FOLDER_SET, NULL}));
     REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
     cr_config_close(config);
     const uint64_t want = sum_photos(set, 0, none);
@@ -221,8 +218,4 @@ static void batches_are_the_same_whoever_decodes(void) {
     CHECK(scans[1] <= 16);
     CHECK_INT(scans[2] + scans[3], 0);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
-
-TESTS(CASE(a_scan_describes_its_image), CASE(what_a_device_does_not_decode_stays),
-      CASE(batches_are_the_same_whoever_decodes))

@@ -26,7 +26,7 @@ static void check_hint(const struct cr_load_counts *counts, double rate, int cor
     cr_text_free(&text);
 }
 
-static void need_is_time_per_image_times_rate(void) {
+TEST(need_is_time_per_image_times_rate) {
     const struct cr_load_counts c = photos();
     const struct cr_load_need   n = cr_load_need(&c, 10000);
     CHECK_NEAR(n.read, 1, 1e-9);
@@ -40,7 +40,7 @@ static void need_is_time_per_image_times_rate(void) {
 }
 
 /* Two threads on each core: every time doubles but the CPU time. */
-static void threads_that_share_cores_count_once(void) {
+TEST(threads_that_share_cores_count_once) {
     struct cr_load_counts c = photos();
     c.decode_ns *= 2, c.resize_ns *= 2, c.other_ns *= 2, c.cpu_ns = 1520 * MS;
     const struct cr_load_need n = cr_load_need(&c, 10000);
@@ -49,7 +49,7 @@ static void threads_that_share_cores_count_once(void) {
     CHECK_NEAR(n.cores, 15.2, 1e-9);
 }
 
-static void hint_names_what_is_short(void) {
+TEST(hint_names_what_is_short) {
     struct cr_load_counts c = photos();
     check_hint(&c, 12000, 8, 8,
                "decoding needs 12.0 of 19.2 cores at 12000 images/s, there are 8: data pack --jpeg=256");
@@ -81,7 +81,7 @@ static void hint_names_what_is_short(void) {
 }
 
 /* A slow disk: each file takes 20 ms, of which 0.1 ms is CPU time. */
-static void slow_reads_want_more_workers_and_smaller_files(void) {
+TEST(slow_reads_want_more_workers_and_smaller_files) {
     struct cr_load_counts c = photos();
     c.fetch_ns              = 20000 * MS;
     check_hint(&c, 1000, 16, 8,
@@ -91,6 +91,3 @@ static void slow_reads_want_more_workers_and_smaller_files(void) {
                "reading needs 20.0 of 21.5 workers at 1000 images/s (110 MB/s), there are 8: data.workers=16 and data "
                "pack --jpeg=256");
 }
-
-TESTS(CASE(need_is_time_per_image_times_rate), CASE(threads_that_share_cores_count_once),
-      CASE(hint_names_what_is_short), CASE(slow_reads_want_more_workers_and_smaller_files))

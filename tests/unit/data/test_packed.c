@@ -2,13 +2,13 @@
  * Invalid packed files: tests/unit/data/test_packed_corrupt.c. */
 #include "tests/harness/packed_support.h"
 
-static void packed_images_match_the_files(void) {
-    char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], name[SUPPORT_PATH];
-    make_pack(folder, packed, 0, 3);
+TEST(packed_images_match_the_files) {
+    char name[SUPPORT_PATH];
+    make_pack(0, 3);
     for (int split = 0; split < 2; split++) {
         struct cr_dataset *a, *b;
-        REQUIRE_OK(OPEN((enum cr_split)split, &a, "data.kind=folder", root_is(folder, root)));
-        REQUIRE_OK(OPEN((enum cr_split)split, &b, "data.kind=packed", root_is(packed, packed_root)));
+        REQUIRE_OK(OPEN((enum cr_split)split, &a, FOLDER_SET));
+        REQUIRE_OK(open_packed((enum cr_split)split, &b));
         REQUIRE(cr_dataset_count(a) == cr_dataset_count(b) && cr_dataset_classes(b) == 2);
         CHECK_STR(cr_dataset_class_name(b, 0), "cat");
         CHECK_STR(cr_dataset_class_name(b, 1), "dog");
@@ -27,41 +27,31 @@ static void packed_images_match_the_files(void) {
         cr_dataset_close(a);
         cr_dataset_close(b);
     }
-    drop_folder(folder);
 }
 
 /* The number of packing threads changes no byte, and packing a packed dataset gives the same file again. */
-static void packing_is_deterministic(void) {
-    char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], again[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
-    size_t count, count_again;
-    make_pack(folder, packed, 0, 1);
-    uint8_t              *bytes = read_bytes(text_into(path, "%s/train.crpk", packed), &count);
-    struct cr_pack_result result;
-    REQUIRE_OK(pack_set(folder, packed, CR_SPLIT_TRAIN, 0, 4, &result)); /* replaces the first one */
-    uint8_t *other = read_bytes(path, &count_again);
-    CHECK(count == count_again && !memcmp(bytes, other, count));
-    cr_free(other);
+TEST(packing_is_deterministic) {
+    struct cr_pack_result  result;
     struct cr_dataset     *set;
     struct cr_pack_options options = {.workers = 2};
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(packed, root)));
-    REQUIRE_OK(cr_pack_dataset(set, text_into(again, "%s/again.crpk", folder), &options, &result));
+    make_pack(0, 1);
+    REQUIRE(rename(in_folder("packed/train.crpk"), in_folder("first")) == 0);
+    REQUIRE_OK(pack_set(CR_SPLIT_TRAIN, 0, 4, &result));
+    CHECK(same_bytes(in_folder("first"), in_folder("packed/train.crpk")));
+    REQUIRE_OK(open_packed(CR_SPLIT_TRAIN, &set));
+    REQUIRE_OK(cr_pack_dataset(set, in_folder("again"), &options, &result));
     cr_dataset_close(set);
-    other = read_bytes(again, &count_again);
-    CHECK(count == count_again && !memcmp(bytes, other, count));
-    cr_free(other);
-    cr_free(bytes);
-    drop_folder(folder);
+    CHECK(same_bytes(in_folder("first"), in_folder("again")));
 }
 
 /* Raw: evaluation gets the same pixels as from the files, and a small image stays unchanged. */
-static void raw_images_prepare_as_the_files(void) {
-    char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH];
-    make_pack(folder, packed, 18, 2);
+TEST(raw_images_prepare_as_the_files) {
+    make_pack(18, 2);
     struct cr_prepare  prep = {.size = 14, .eval_resize = 18};
     struct cr_dataset *a, *b;
     int                reduced = 0, kept = 0;
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, "data.kind=folder", root_is(folder, root)));
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=packed", root_is(packed, packed_root)));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, FOLDER_SET));
+    REQUIRE_OK(open_packed(CR_SPLIT_TRAIN, &b));
     for (int64_t i = 0; i < cr_dataset_count(a); i++) {
         struct cr_image x, y;
         int32_t         label;
@@ -80,20 +70,18 @@ static void raw_images_prepare_as_the_files(void) {
     CHECK(reduced > 4 && kept > 4);
     cr_dataset_close(a);
     cr_dataset_close(b);
-    drop_folder(folder);
 }
 
 /* A dataset of pixels without files is packed as pixels. */
-static void datasets_without_files_are_packed_raw(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
-    make_folder(folder);
+TEST(datasets_without_files_are_packed_raw) {
+    folder_open();
     struct cr_dataset     *a, *b;
     struct cr_pack_options options = {.workers = 2};
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, "data.kind=synthetic", "data.train_images=700"));
-    REQUIRE_OK(cr_pack_dataset(a, text_into(path, "%s/train.crpk", folder), &options, &result));
+    REQUIRE_OK(cr_pack_dataset(a, in_folder("train.crpk"), &options, &result));
     CHECK_INT(result.images, 700);
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=packed", root_is(folder, root)));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=packed", root_is(tmp_path)));
     for (int64_t i = 0; i < 700; i += 13) {
         struct cr_image x, y;
         int32_t         label_x, label_y;
@@ -105,34 +93,24 @@ static void datasets_without_files_are_packed_raw(void) {
     }
     cr_dataset_close(a);
     cr_dataset_close(b);
-    drop_folder(folder);
 }
 
-static void unreadable_images_are_skipped(void) {
-    char folder[SUPPORT_PATH], out[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
-    make_folder(folder);
-    write_set(folder);
+TEST(unreadable_images_are_skipped) {
+    write_set();
     size_t   count;
     uint8_t *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
-    text_into(path, "%s/train/cat/cut.jpg", folder);
-    write_bytes(path, jpeg, count - 40); /* damage near the end: only decoding to the end finds it */
+    write_bytes(in_folder("train/cat/cut.jpg"), jpeg,
+                count - 40); /* damage near the end: only decoding to the end finds it */
     cr_free(jpeg);
     struct cr_dataset     *set;
     struct cr_pack_options options = {.workers = 2};
     struct cr_pack_result  result;
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
-    cr_log_quiet(true);
-    REQUIRE_OK(cr_pack_dataset(set, text_into(out, "%s/train.crpk", folder), &options, &result));
-    cr_log_quiet(false);
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
+    REQUIRE_OK(cr_pack_dataset(set, in_folder("train.crpk"), &options, &result));
     CHECK(result.images == 16 && result.skipped == 1);
     options.corrupt_fatal = true;
-    text_into(out, "%s/fatal.crpk", folder);
-    CHECK_STATUS(cr_pack_dataset(set, out, &options, &result), CR_ERR_FORMAT);
+    CHECK_STATUS(cr_pack_dataset(set, in_folder("fatal.crpk"), &options, &result), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "train/cat/cut.jpg");
-    CHECK(access(out, F_OK) != 0);
+    CHECK(access(in_folder("fatal.crpk"), F_OK) != 0);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
-
-TESTS(CASE(packed_images_match_the_files), CASE(packing_is_deterministic), CASE(raw_images_prepare_as_the_files),
-      CASE(datasets_without_files_are_packed_raw), CASE(unreadable_images_are_skipped))

@@ -39,14 +39,12 @@ static cr_status try_bytes(const uint8_t *bytes, size_t count) {
 
 /* The bytes of a small packed dataset; cr_free. */
 static uint8_t *pack_bytes(int raw, size_t *count) {
-    char folder[SUPPORT_PATH], packed[SUPPORT_PATH], path[SUPPORT_PATH];
-    make_pack(folder, packed, raw, 2);
-    uint8_t *bytes = read_bytes(text_into(path, "%s/train.crpk", packed), count);
-    drop_folder(folder);
+    make_pack(raw, 2);
+    uint8_t *bytes = read_bytes(in_folder("packed/train.crpk"), count);
     return bytes;
 }
 
-static void truncated_and_changed_files_are_refused(void) {
+TEST(truncated_and_changed_files_are_refused) {
     size_t   count;
     uint8_t *bytes = pack_bytes(0, &count);
     REQUIRE(bytes && count > 2000);
@@ -75,7 +73,7 @@ static void truncated_and_changed_files_are_refused(void) {
 }
 
 /* Invalid numbers with valid checksums. */
-static void invalid_numbers_are_refused(void) {
+TEST(invalid_numbers_are_refused) {
     size_t   count;
     uint8_t *good = pack_bytes(0, &count);
     REQUIRE(good);
@@ -157,18 +155,17 @@ static void invalid_numbers_are_refused(void) {
 }
 
 /* An image that was changed after packing is treated as any corrupt image; the others are read. */
-static void changed_image_is_skipped(void) {
-    char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
+TEST(changed_image_is_skipped) {
     size_t count;
-    make_pack(folder, packed, 18, 2);
-    uint8_t *bytes = read_bytes(text_into(path, "%s/train.crpk", packed), &count);
+    make_pack(18, 2);
+    uint8_t *bytes = read_bytes(in_folder("packed/train.crpk"), &count);
     bytes[get(bytes + get(bytes + CR_PACK_AT_INDEX_OFFSET, 8) + 5 * 32, 8)] ^= 1; /* the first byte of image 5 */
-    write_bytes(path, bytes, count);
+    write_bytes(in_folder("packed/train.crpk"), bytes, count);
     cr_free(bytes);
     struct cr_dataset *set;
     struct cr_image    image;
     int32_t            label;
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(packed, root)));
+    REQUIRE_OK(open_packed(CR_SPLIT_TRAIN, &set));
     CHECK_STATUS(cr_dataset_get(set, 5, &image, &label), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "train.crpk: image 5");
     CHECK_HAS(cr_error_message(), "cresnet data pack");
@@ -179,18 +176,15 @@ static void changed_image_is_skipped(void) {
     struct cr_loader *loader;
     struct cr_batch   batch;
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
-    cr_log_quiet(true);
     REQUIRE_OK(cr_loader_next(loader, &batch));
-    cr_log_quiet(false);
     for (int i = 0; i < 16; i++) CHECK((batch.labels[i] < 0) == (i == 5));
     CHECK_INT(cr_loader_corrupt(loader), 1);
     cr_loader_close(loader);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
 /* The first of several bad images is named, for any number of threads. */
-static void verifying_names_the_first_fault(void) {
+TEST(verifying_names_the_first_fault) {
     size_t   count;
     uint8_t *bytes = pack_bytes(0, &count);
     REQUIRE(bytes);
@@ -210,7 +204,7 @@ static void verifying_names_the_first_fault(void) {
 
 /* The file is overwritten in place after it was opened: the index was copied and stays right, the bytes of an image are
  * checked. */
-static void file_changed_in_use_is_noticed(void) {
+TEST(file_changed_in_use_is_noticed) {
     for (int raw = 0; raw <= 18; raw += 18) {
         size_t   count;
         uint8_t *bytes = pack_bytes(raw, &count);
@@ -234,19 +228,18 @@ static void file_changed_in_use_is_noticed(void) {
 
 /* A file that is shortened while a dataset is open: an error that names it, in loader threads too. data.corrupt = skip
  * does not take its images for corrupt ones. */
-static void file_cut_in_use_is_an_error(void) {
+TEST(file_cut_in_use_is_an_error) {
     for (int raw = 0; raw <= 18; raw += 18) {
-        char               folder[SUPPORT_PATH], packed[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
         struct cr_dataset *set;
         struct cr_pack    *pack;
         struct cr_image    image;
         int32_t            label;
-        make_pack(folder, packed, raw, 2);
-        text_into(path, "%s/train.crpk", packed);
+        make_pack(raw, 2);
+        const char *path = in_folder("packed/train.crpk");
         REQUIRE_OK(cr_pack_open(path, &pack));
         const uint64_t third = cr_pack_entry(pack, 3).offset;
         cr_pack_close(pack);
-        REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(packed, root)));
+        REQUIRE_OK(open_packed(CR_SPLIT_TRAIN, &set));
         REQUIRE(truncate(path, raw ? 0 : (off_t)third + 1) == 0);
         for (int workers = 4; workers >= 0; workers -= 4) { /* the first read is that of a worker */
             struct cr_loader_options options = {.split    = CR_SPLIT_TRAIN,
@@ -265,45 +258,40 @@ static void file_cut_in_use_is_an_error(void) {
         CHECK_STATUS(cr_dataset_get(set, 3, &image, &label), CR_ERR_IO);
         CHECK_HAS(cr_error_message(), "train.crpk: was cut off while it was read");
         cr_dataset_close(set);
-        drop_folder(folder);
     }
 }
 
-static void invalid_folders_are_refused(void) {
-    char               folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
+TEST(invalid_folders_are_refused) {
     struct cr_dataset *set = NULL;
-    make_pack(folder, packed, 0, 1);
+    make_pack(0, 1);
     CHECK_STATUS(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed"), CR_ERR_CONFIG);
-    CHECK_STATUS(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(folder, root)), CR_ERR_CONFIG);
+    CHECK_STATUS(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(tmp_path)), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "does not exist");
     CHECK_HAS(cr_error_message(), "train.crpk");
     /* a validation set of other classes */
     struct cr_pack_options options = {.workers = 1};
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=synthetic", "data.train_images=20"));
-    REQUIRE_OK(cr_pack_dataset(set, text_into(path, "%s/val.crpk", packed), &options, &result));
+    const char *path = in_folder("packed/val.crpk");
+    REQUIRE_OK(cr_pack_dataset(set, path, &options, &result));
     cr_dataset_close(set);
-    CHECK_STATUS(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(packed, root)), CR_ERR_FORMAT);
+    CHECK_STATUS(open_packed(CR_SPLIT_TRAIN, &set), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "different classes");
     REQUIRE(unlink(path) == 0 && mkdir(path, 0777) == 0);
-    CHECK_STATUS(OPEN(CR_SPLIT_VAL, &set, "data.kind=packed", root), CR_ERR_IO);
-    drop_folder(folder);
+    CHECK_STATUS(open_packed(CR_SPLIT_VAL, &set), CR_ERR_IO);
 }
 
 /* ---- writing under faults ---- */
 
 /* The n-th change of the disk fails, for every n: only the previous files remain, and nothing leaks. */
-static void failing_writes_leave_nothing(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], out[SUPPORT_PATH];
-    make_folder(folder);
-    write_set(folder);
-    text_into(out, "%s/out", folder);
+TEST(failing_writes_leave_nothing) {
+    write_set();
+    const char *out = in_folder("out"), *path = in_folder("out/train.crpk");
     mkdir(out, 0777);
-    text_into(path, "%s/train.crpk", out);
     struct cr_dataset     *set;
     struct cr_pack_options options = {.workers = 1};
     struct cr_pack_result  result;
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
     int64_t   live = cr_alloc_live();
     int       nth  = 0;
     cr_status status;
@@ -324,58 +312,42 @@ static void failing_writes_leave_nothing(void) {
     } while (nth < 200);
     CHECK(nth > 20 && nth < 200);
     cr_dataset_close(set);
-    drop_folder(folder);
 }
 
-static void stopped_packing_keeps_previous_files(void) {
-    char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
-    size_t count, count_after;
-    make_pack(folder, packed, 0, 1);
-    text_into(path, "%s/train.crpk", packed);
-    uint8_t               *before = read_bytes(path, &count);
+TEST(stopped_packing_keeps_previous_files) {
     struct cr_dataset     *set;
     struct cr_pack_result  result;
     atomic_int             stop    = 2;
     struct cr_pack_options options = {.workers = 3, .raw_side = 10, .stop = &stop};
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
-    CHECK_STATUS(cr_pack_dataset(set, path, &options, &result), CR_ERR_INTERRUPTED);
+    make_pack(0, 1);
+    REQUIRE(link(in_folder("packed/train.crpk"), in_folder("before")) == 0);
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
+    CHECK_STATUS(cr_pack_dataset(set, in_folder("packed/train.crpk"), &options, &result), CR_ERR_INTERRUPTED);
     cr_dataset_close(set);
-    uint8_t *after = read_bytes(path, &count_after);
-    CHECK(count == count_after && !memcmp(before, after, count));
-    cr_free(before);
-    cr_free(after);
-    unlink(path);
-    unlink(text_into(path, "%s/val.crpk", packed));
-    CHECK(rmdir(packed) == 0); /* it contained nothing else */
-    drop_folder(folder);
+    CHECK(same_bytes(in_folder("before"), in_folder("packed/train.crpk")));
+    unlink(in_folder("packed/train.crpk"));
+    unlink(in_folder("packed/val.crpk"));
+    CHECK(rmdir(in_folder("packed")) == 0); /* it contained nothing else */
 }
 
-static void failing_allocations_are_reported(void) {
-    char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], path[SUPPORT_PATH];
-    make_pack(folder, packed, 0, 1);
-    root_is(packed, packed_root);
+TEST(failing_allocations_are_reported) {
+    make_pack(0, 1);
     struct cr_dataset     *set;
     struct cr_pack_options options = {.workers = 1, .corrupt_fatal = true};
     struct cr_pack_result  result;
-    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
+    REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
     for_each_failing_alloc(f, .least = 4) {
         failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_pack_dataset(set, text_into(path, "%s/x.crpk", folder), &options, &result));
+        failing_alloc_end(&f, cr_pack_dataset(set, in_folder("x.crpk"), &options, &result));
     }
     for_each_failing_alloc(f, .least = 4) {
         struct cr_dataset      *opened = NULL;
         const struct cr_config *config;
-        REQUIRE_OK(make_config(&config, "data.kind=packed", packed_root));
+        REQUIRE_OK(make_config(&config, "data.kind=packed", root_is(in_folder("packed"))));
         failing_alloc_begin(&f);
         failing_alloc_end(&f, cr_dataset_open(config, CR_SPLIT_TRAIN, &opened));
         cr_dataset_close(opened);
         cr_config_close(config);
     }
     cr_dataset_close(set);
-    drop_folder(folder);
 }
-
-TESTS(CASE(truncated_and_changed_files_are_refused), CASE(invalid_numbers_are_refused), CASE(changed_image_is_skipped),
-      CASE(verifying_names_the_first_fault), CASE(file_changed_in_use_is_noticed), CASE(file_cut_in_use_is_an_error),
-      CASE(invalid_folders_are_refused), CASE(failing_writes_leave_nothing), CASE(stopped_packing_keeps_previous_files),
-      CASE(failing_allocations_are_reported))

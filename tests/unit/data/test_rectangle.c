@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void pixels_are_torchvisions(void) {
+TEST(pixels_are_torchvisions) {
     int                w, h, height, width, cover, seen = 0;
     unsigned long long want;
     FILE              *file = fopen(GOLDEN "rectangle.txt", "r");
@@ -60,7 +60,7 @@ static void check_extreme(struct cr_prepare prep, int w, int h, int x, int y, in
 }
 
 /* Where eval_resize times the width is less than the height, the covering rectangle still has a column. */
-static void every_image_has_a_pixel(void) {
+TEST(every_image_has_a_pixel) {
     struct cr_prepare prep = {.size = 128, .width = 16, .eval_resize = 1};
     check_extreme(prep, 100, 50, 7, 63, 2, 1); /* covers 1 x 1 with 2 x 1 pixels */
     prep = (struct cr_prepare){.size = 32, .width = 8, .eval_resize = 3};
@@ -73,7 +73,7 @@ static void every_image_has_a_pixel(void) {
 }
 
 /* The shift and the flip of the box before an operation on pixels: as the device applies them (apply_box). */
-static void operations_see_the_shifted_rectangle(void) {
+TEST(operations_see_the_shifted_rectangle) {
     enum { H = 9, W = 15, BYTES = H * W * 3 };
     struct cr_prepare plain = {.size = H, .width = W, .crop = CR_CROP_PAD, .pad = 2, .hflip = 0.5}, with = plain;
     struct cr_image   image = make_image(W, H);
@@ -95,7 +95,7 @@ static void operations_see_the_shifted_rectangle(void) {
     cr_image_free(&image);
 }
 
-static void cuts_and_erased_boxes_fit(void) {
+TEST(cuts_and_erased_boxes_fit) {
     const struct cr_prepare prep  = {.size        = 20,
                                      .width       = 60,
                                      .mixes       = true,
@@ -123,7 +123,7 @@ static void cuts_and_erased_boxes_fit(void) {
 }
 
 /* Keys of the command line replace the rectangle of a file; one number is a square again. */
-static void keys_set_height_and_width(void) {
+TEST(keys_set_height_and_width) {
     static const struct {
         const char *keys[2];
         int         height, width;
@@ -163,6 +163,3 @@ static void keys_set_height_and_width(void) {
     }
     unlink(path);
 }
-
-TESTS(CASE(pixels_are_torchvisions), CASE(every_image_has_a_pixel), CASE(operations_see_the_shifted_rectangle),
-      CASE(cuts_and_erased_boxes_fit), CASE(keys_set_height_and_width))

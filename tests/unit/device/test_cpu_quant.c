@@ -239,10 +239,10 @@ static void check_all(enum choice choice, enum weights weights) {
     cr_device_close(d);
 }
 
-static void reference_is_equal(void) {
+TEST(reference_is_equal) {
     check_all(REFERENCE, RANDOM);
 }
-static void first_kernel_is_off_by_one_at_most(void) {
+TEST(first_kernel_is_off_by_one_at_most) {
     check_all(FIRST, RANDOM);
 }
 static void check_own(void) {
@@ -251,11 +251,11 @@ static void check_own(void) {
     check_all(OWN, NEGATIVE);
     check_all(OWN, MIXED);
 }
-static void own_kernel_is_equal(void) {
+TEST(own_kernel_is_equal) {
     check_own();
 }
 
-static void own_kernel_is_equal_without_vnni(void) {
+TEST(own_kernel_is_equal_without_vnni) {
     if (!cr_cpu_has(CR_CPU_AVX_VNNI) && !cr_cpu_has(CR_CPU_AVX512_VNNI)) return; /* the other cases run without VNNI */
     cr_cpu_hide(CR_CPU_AVX_VNNI, true);
     cr_cpu_hide(CR_CPU_AVX512_VNNI, true);
@@ -266,7 +266,7 @@ static void own_kernel_is_equal_without_vnni(void) {
 }
 
 /* 4,608 products of 255 * 127 are 1.5e8: exact in i32, rounded to f32 once. */
-static void sums_beyond_two_to_24(void) {
+TEST(sums_beyond_two_to_24) {
     struct problem v = {.s = &shapes[CR_COUNT(shapes) - 1], .weights = LARGE, .types = {.x = CR_U8, .y = CR_U8}};
     int64_t        sum;
     REQUIRE(make(&v));
@@ -280,7 +280,7 @@ static void sums_beyond_two_to_24(void) {
 
 /* ---- quantize ---- */
 
-static void quantize_values(void) {
+TEST(quantize_values) {
     static const struct {
         float x;
         int   u, i;
@@ -314,6 +314,3 @@ static void quantize_values(void) {
         cr_device_close(d);
     }
 }
-
-TESTS(CASE(reference_is_equal), CASE(first_kernel_is_off_by_one_at_most), CASE(own_kernel_is_equal),
-      CASE(own_kernel_is_equal_without_vnni), CASE(sums_beyond_two_to_24), CASE(quantize_values))

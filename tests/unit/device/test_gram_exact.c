@@ -291,17 +291,17 @@ static void check_chain(int ranks, bool near) {
     cr_free(e);
 }
 
-static void large_means(void) {
+TEST(large_means) {
     check_chain(1, false);
 }
-static void large_means_on_two_ranks(void) {
+TEST(large_means_on_two_ranks) {
     check_chain(2, true);
     check_chain(2, false);
 }
 
 /* The shift has at most four bits, lies near its pixel, and is subtracted in f16 without rounding from larger values.
  */
-static void shifts_have_few_bits(void) {
+TEST(shifts_have_few_bits) {
     double sample[CR_GRAM_SAMPLES] = {1.9, -0.5, 0, 0.1, 0.392334, 0.2, 0.3, 0.4};
     CHECK(cr_gram_shift(sample) == 0.375); /* a multiple of 1/8, because the largest is in [1, 2) */
     sample[CR_GRAM_CENTER] = -0.9;
@@ -315,5 +315,3 @@ static void shifts_have_few_bits(void) {
     for (int i = 1; i < CR_GRAM_SAMPLES; i++) CHECK(cr_gram_sample(i, 8) == i && cr_gram_sample(i, 1) == 0);
     CHECK_INT((int)cr_gram_sample(CR_GRAM_SAMPLES - 1, 1000), 937);
 }
-
-TESTS(CASE(large_means), CASE(large_means_on_two_ranks), CASE(shifts_have_few_bits))

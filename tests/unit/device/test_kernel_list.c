@@ -33,7 +33,7 @@ static bool accepts(const struct cr_kernel *kernel, enum cr_dtype x, enum cr_dty
     return yes;
 }
 
-static void types_of_data_and_of_sums(void) {
+TEST(types_of_data_and_of_sums) {
     const struct cr_kernel half = {CR_KERNEL("half", bn_apply, CR_MATH_F32), .dtypes = CR_TYPES_HALF},
                            f32  = {CR_KERNEL("f32", bn_apply, CR_MATH_F32), .dtypes = CR_TYPES_F32},
                            f64  = {CR_KERNEL("f64", bn_apply, CR_MATH_F64), .dtypes = 1u << CR_F64};
@@ -46,7 +46,7 @@ static void types_of_data_and_of_sums(void) {
 }
 
 /* An optional slot that a row does not name is refused, so that a new slot breaks no kernel. */
-static void optional_slots(void) {
+TEST(optional_slots) {
     struct cr_kernel kernel = {CR_KERNEL("k", bn_apply, CR_MATH_F32), .dtypes = CR_TYPES_F32};
     struct fixture   f;
     fixture_open(&f, CR_F32, CR_F32, CR_F32);
@@ -81,7 +81,7 @@ static bool accepts_chain(const struct cr_kernel *kernel, enum cr_dtype sums, en
     return yes;
 }
 
-static void types_of_parts(void) {
+TEST(types_of_parts) {
     const struct cr_kernel f16 = {CR_KERNEL("f16", fused, CR_MATH_F16), .dtypes = 1u << CR_F16},
                            f32 = {CR_KERNEL("f32", fused, CR_MATH_F32), .dtypes = CR_TYPES_F32};
     CHECK(accepts_chain(&f16, CR_F32, CR_F16, CR_F16) && accepts_chain(&f32, CR_F32, CR_F32, CR_F32));
@@ -92,7 +92,7 @@ static void types_of_parts(void) {
 
 /* A row with a star in its name is one kernel for each type, in the place of the row. Its arithmetic is that of its
  * data, or the one that it names. */
-static void a_row_for_several_types(void) {
+TEST(a_row_for_several_types) {
     static const struct cr_kernel rows[] = {
         {CR_KERNEL("a", relu, CR_MATH_EXACT), .dtypes = CR_TYPES_FLOAT, .launch = launch_nothing},
         {CR_KERNEL("b.*_relu", relu, CR_MATH_DATA), .dtypes = CR_TYPES_FLOAT, .launch = launch_nothing},
@@ -133,7 +133,7 @@ static void name_their_types(const struct cr_device *device) {
     }
 }
 
-static void kernels_of_the_cpu_name_their_types(void) {
+TEST(kernels_of_the_cpu_name_their_types) {
     const struct cr_device_options options = {.threads = 1};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
@@ -141,12 +141,9 @@ static void kernels_of_the_cpu_name_their_types(void) {
     cr_device_close(device);
 }
 
-static void kernels_of_gpus_name_their_types(void) {
+TEST(kernels_of_gpus_name_their_types) {
     struct cr_device *device = open_gpu("h200", false);
     if (!device) SKIP(no_kernels_for_gpus);
     name_their_types(device);
     cr_device_close(device);
 }
-
-TESTS(CASE(types_of_data_and_of_sums), CASE(types_of_parts), CASE(optional_slots), CASE(a_row_for_several_types),
-      CASE(kernels_of_the_cpu_name_their_types), CASE(kernels_of_gpus_name_their_types))

@@ -12,7 +12,7 @@
 
 /* ---- the table ---- */
 
-static void gpus_are_found_by_name(void) {
+TEST(gpus_are_found_by_name) {
     struct cr_text names = {0};
     cr_gpu_names(", ", &names);
     CHECK_STR(names.data, "h200, h100, a100, l40s, l4, rtx5090, rtx4090, rtx3090, rtx3060");
@@ -29,7 +29,7 @@ static void gpus_are_found_by_name(void) {
 }
 
 /* Table of technical specifications in NVIDIA's CUDA programming guide. */
-static void capabilities_have_their_limits(void) {
+TEST(capabilities_have_their_limits) {
     static const struct {
         int cc, block_kib, multiprocessor_kib, threads, blocks;
     } guide[] = {{80, 163, 164, 2048, 32}, {86, 99, 100, 1536, 16},   {89, 99, 100, 1536, 24},
@@ -45,7 +45,7 @@ static void capabilities_have_their_limits(void) {
     CHECK_INT(cr_capability_of(137).block_bytes, 99 << 10); /* unknown: the smallest */
 }
 
-static void capability_of_the_environment_is_read(void) {
+TEST(capability_of_the_environment_is_read) {
     static const char *const wrong[] = {"", "8", "80", "9.0", "8.0 ", " 8.0", "7.5", "8.00", "sm_80", "12"};
     struct cr_capability     c       = {0};
     REQUIRE_OK(cr_capability_read("8.0", &c));
@@ -65,7 +65,7 @@ static void capability_of_the_environment_is_read(void) {
 
 /* The driver does not report rates of tensor cores. The data sheets have both rates: their ratio must be that of the
  * rates per multiprocessor and cycle. */
-static void rates_agree_with_data_sheets(void) {
+TEST(rates_agree_with_data_sheets) {
     static const char *const names[] = {"h200",    "h100",    "a100",    "l40s",   "l4",
                                         "rtx5090", "rtx4090", "rtx3090", "rtx3060"};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
@@ -86,7 +86,7 @@ static void rates_agree_with_data_sheets(void) {
 }
 
 /* In every build: what plan --target says where it cannot plan. */
-static void a_build_without_cuda_says_so(void) {
+TEST(a_build_without_cuda_says_so) {
     const struct cr_device_options options = {0};
     struct cr_device              *device;
     if (cr_gpu_open_offline(cr_gpu_find("a100"), &options, &device) == CR_OK) {
@@ -101,7 +101,7 @@ static void a_build_without_cuda_says_so(void) {
     cr_error_clear();
 }
 
-static void offline_gpu_has_its_figures(void) {
+TEST(offline_gpu_has_its_figures) {
     const struct cr_gpu *gpu    = cr_gpu_find("h100");
     struct cr_device    *device = open_gpu("h100", false);
     REQUIRE(gpu);
@@ -192,7 +192,7 @@ static bool accepts(const struct cr_device *device, const struct takes *t) {
     return yes;
 }
 
-static void kernels_answer_without_a_gpu(void) {
+TEST(kernels_answer_without_a_gpu) {
     for (size_t i = 0; i < CR_COUNT(table); i++) {
         struct cr_device *device = open_gpu(table[i].gpu, table[i].deterministic);
         if (!device) SKIP(no_kernels_for_gpus);
@@ -206,7 +206,7 @@ static void kernels_answer_without_a_gpu(void) {
 /* ---- whole programs ---- */
 
 /* Every GPU that plan --target knows. */
-static void every_gpu_has_a_program(void) {
+TEST(every_gpu_has_a_program) {
     static const char *const names[]     = {"h200",    "h100",    "a100",    "l40s",   "l4",
                                             "rtx5090", "rtx4090", "rtx3090", "rtx3060"};
     static const char *const overrides[] = {"model.arch=resnet18"};
@@ -227,7 +227,3 @@ static void every_gpu_has_a_program(void) {
         cr_device_close(device);
     }
 }
-
-TESTS(CASE(gpus_are_found_by_name), CASE(a_build_without_cuda_says_so), CASE(offline_gpu_has_its_figures),
-      CASE(capabilities_have_their_limits), CASE(capability_of_the_environment_is_read),
-      CASE(rates_agree_with_data_sheets), CASE(kernels_answer_without_a_gpu), CASE(every_gpu_has_a_program))

@@ -57,7 +57,7 @@ static void check_golden(enum cr_dtype real, const char *part, double ulps) {
     cr_free(options);
 }
 
-static void equal_to_pytorch(void) {
+TEST(equal_to_pytorch) {
     static const enum cr_dtype types[] = {CR_F64, CR_F32};
     static const double        ulps[]  = {64, 1.01};
     static const char *const   names[] = {"warm", "cold", "alone"};
@@ -96,7 +96,7 @@ static double one_sample(const double logits[3], const double teacher[3], double
     return loss;
 }
 
-static void special_values(void) {
+TEST(special_values) {
     double       dx[3];
     const double some[3] = {1, 2, 3}, sure[3] = {-INFINITY, 0, -INFINITY}, nan[3] = {NAN, 1, 2};
     /* Equal networks: no loss and no gradient; with weight 1 an infinite loss of the label has no part. */
@@ -109,10 +109,3 @@ static void special_values(void) {
     CHECK(isnan(one_sample(nan, some, 0, dx)) && isnan(dx[0]) && isnan(dx[2]));
     CHECK(isnan(one_sample(some, nan, 0, dx)) && isnan(dx[1]));
 }
-
-static void no_leaks(void) {
-    cr_st_close(golden);
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(equal_to_pytorch), CASE(special_values), CASE(no_leaks))

@@ -29,7 +29,7 @@ static const enum cr_dtype types[2] = {CR_F64, CR_F32};
 /* Roundings allowed for one op: f64 sums in another order (up to some hundred terms); f32 rounds once. */
 static const double one_op[2] = {64, 1.01};
 
-static void conv(void) {
+TEST(conv) {
     static const char *const parts[] = {"conv.3x3",   "conv.3x3s2", "conv.7x7s2", "conv.1x1",
                                         "conv.1x1s2", "conv.5x5",   "conv.wide",  "conv.nopad"};
     for (size_t i = 0; i < CR_COUNT(parts) * 2; i++) {
@@ -49,7 +49,7 @@ static void conv(void) {
     }
 }
 
-static void dense_and_avgpool(void) {
+TEST(dense_and_avgpool) {
     for (int i = 0; i < 2; i++) {
         struct cr_op op = cr_op_make(CR_OP_dense, CR_NONE);
         check_op(types[i], "dense", op, INPUTS("x", "w", "b"), "y", one_op[i]);
@@ -88,7 +88,7 @@ static void check_maxpool(enum cr_dtype real, const char *part) {
     cr_free(attr);
 }
 
-static void maxpool(void) {
+TEST(maxpool) {
     for (int i = 0; i < 2; i++) {
         check_maxpool(types[i], "pool.3s2");
         check_maxpool(types[i], "pool.2s2");
@@ -196,14 +196,7 @@ static void check_bn(enum cr_dtype real, double ulps) {
     ref_close(&run);
 }
 
-static void bn(void) {
+TEST(bn) {
     check_bn(CR_F64, 64);
     check_bn(CR_F32, 16);
 }
-
-static void no_leaks(void) {
-    cr_st_close(golden);
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(conv), CASE(dense_and_avgpool), CASE(maxpool), CASE(bn), CASE(no_leaks))

@@ -40,7 +40,7 @@ static void check_unary(const struct unary *c) {
     ref_close(&run);
 }
 
-static void pooling_and_pointwise(void) {
+TEST(pooling_and_pointwise) {
     static const struct unary cases[] = {
         {CR_OP_relu, CR_OP_relu_grad, 2, 3, 4, 5, {0}, 0, false},
         {CR_OP_maxpool, CR_OP_maxpool_grad, 2, 7, 6, 3, {.window = 3, .stride = 2, .pad = 1}, 1, true},
@@ -60,7 +60,7 @@ static void pooling_and_pointwise(void) {
     for (size_t i = 0; i < CR_COUNT(cases); i++) check_unary(&cases[i]);
 }
 
-static void se_scale(void) {
+TEST(se_scale) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     int x = ref_leaf(&run, "x", 2, 3, 4, 5), s = ref_leaf(&run, "s", 2, 1, 1, 5), dy = ref_leaf(&run, "dy", 2, 3, 4, 5);
@@ -83,7 +83,7 @@ static void se_scale(void) {
 }
 
 /* Through a BN with fixed statistics. */
-static void channel_scale(void) {
+TEST(channel_scale) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int          x = ref_leaf(&run, "x", 2, 3, 2, 5), dy = ref_leaf(&run, "dy", 2, 3, 2, 5), param[4];
@@ -109,7 +109,7 @@ static void channel_scale(void) {
 }
 
 /* The check must detect a wrong backward op: with a gradient scaled by 1.0001 the same check fails. */
-static void check_can_fail(void) {
+TEST(check_can_fail) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int x = ref_leaf(&run, "x", 1, 3, 3, 2), dy = ref_leaf(&run, "dy", 1, 1, 1, 2),
@@ -130,5 +130,3 @@ static void check_can_fail(void) {
     CHECK_INT(failures, 18);
     ref_close(&run);
 }
-
-TESTS(CASE(pooling_and_pointwise), CASE(se_scale), CASE(channel_scale), CASE(check_can_fail))

@@ -62,7 +62,7 @@ static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, boo
     cr_free(options);
 }
 
-static void equal_to_pytorch(void) {
+TEST(equal_to_pytorch) {
     static const enum cr_dtype types[]   = {CR_F64, CR_F32};
     static const double        ulps[]    = {64, 1.01};
     static const char *const   single[]  = {"weights", "smooth", "focal", "focal_smooth"};
@@ -136,7 +136,7 @@ static void check_gradient(const struct problem *p) {
     ref_close(&run);
 }
 
-static void gradients(void) {
+TEST(gradients) {
     for (int i = 0; i < 24; i++) {
         const struct problem p = {.attr    = {.smoothing = i & 1 ? 0.125f : 0,
                                               .weight    = i & 1 ? 0.25f : 1,
@@ -186,7 +186,7 @@ static double one_sample(const double logits[3], double weight, float gamma, dou
     return loss;
 }
 
-static void special_values(void) {
+TEST(special_values) {
     double dx[3];
     /* A class that is certain: no digits are lost. -log p = log(1 + 2e-20), and its gradient is p - 1 = -2e-20. */
     const double certain[3] = {-46.0517018598809136804, 0, -46.0517018598809136804}; /* log(1e-20) */
@@ -206,10 +206,3 @@ static void special_values(void) {
     const double some[3] = {1, 2, 3};
     CHECK(one_sample(some, 0, 0, dx) == 0 && dx[0] == 0 && dx[1] == 0);
 }
-
-static void no_leaks(void) {
-    cr_st_close(golden);
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(equal_to_pytorch), CASE(gradients), CASE(special_values), CASE(no_leaks))

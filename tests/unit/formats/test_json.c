@@ -19,7 +19,7 @@ static bool skips(const char *text) {
     return cr_json_skip(&json) && cr_json_end(&json);
 }
 
-static void numbers(void) {
+TEST(numbers) {
     static const struct {
         const char *text;
         double      value;
@@ -35,7 +35,7 @@ static void numbers(void) {
         if (number(bad[i], &got)) TEST_FAIL_("\"%s\" was taken for %g", bad[i], got);
 }
 
-static void long_numbers(void) {
+TEST(long_numbers) {
     char   text[128];
     double got;
     memset(text, '1', sizeof text);
@@ -43,7 +43,7 @@ static void long_numbers(void) {
     CHECK(!number(text, &got));
 }
 
-static void values_are_skipped(void) {
+TEST(values_are_skipped) {
     static const char *const good[] = {"1",           "\"a\"",   "true",
                                        "false",       "null",    "[]",
                                        "{}",          "[[],{}]", "{\"a\":1,\"b\":[1,2,{\"c\":null}],\"d\":{}}",
@@ -56,7 +56,7 @@ static void values_are_skipped(void) {
         if (skips(bad[i])) TEST_FAIL_("%s is skipped", bad[i]);
 }
 
-static void depth_is_bounded(void) {
+TEST(depth_is_bounded) {
     char text[300] = "";
     for (int i = 0; i < 64; i++) strcat(text, "[");
     for (int i = 0; i < 64; i++) strcat(text, "]");
@@ -67,7 +67,7 @@ static void depth_is_bounded(void) {
     CHECK(!skips(text));
 }
 
-static void words(void) {
+TEST(words) {
     char           text[] = " true null";
     struct cr_json json;
     cr_json_start(&json, text, strlen(text));
@@ -76,5 +76,3 @@ static void words(void) {
     CHECK(cr_json_word(&json, "null"));
     CHECK(cr_json_end(&json));
 }
-
-TESTS(CASE(numbers), CASE(long_numbers), CASE(values_are_skipped), CASE(depth_is_bounded), CASE(words))

@@ -27,7 +27,7 @@ static void write_all(struct cr_json_writer *w) {
     cr_json_end_line(w);
 }
 
-static void styles(void) {
+TEST(styles) {
     struct cr_text        spaced = {0}, compact = {0};
     struct cr_json_writer s = cr_json_writer(&spaced, CR_JSON_SPACED), c = cr_json_writer(&compact, CR_JSON_COMPACT);
     write_all(&s);
@@ -42,7 +42,7 @@ static void styles(void) {
     cr_text_free(&compact);
 }
 
-static void lines_follow_each_other(void) {
+TEST(lines_follow_each_other) {
     struct cr_text        text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
     for (int i = 0; i < 2; i++) {
@@ -57,7 +57,7 @@ static void lines_follow_each_other(void) {
 }
 
 /* JSON has no NaN and no infinity. */
-static void numbers_that_are_not_finite_are_null(void) {
+TEST(numbers_that_are_not_finite_are_null) {
     struct cr_text        text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_COMPACT);
     cr_json_open_array(&w, NULL);
@@ -71,7 +71,7 @@ static void numbers_that_are_not_finite_are_null(void) {
     cr_text_free(&text);
 }
 
-static void the_reader_accepts_it(void) {
+TEST(the_reader_accepts_it) {
     struct cr_text        text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
     struct cr_json        json;
@@ -82,7 +82,7 @@ static void the_reader_accepts_it(void) {
 }
 
 /* The text keeps the failure of each of its allocations, and nothing is written out of bounds. */
-static void failed_allocations_are_kept(void) {
+TEST(failed_allocations_are_kept) {
     struct cr_text        text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
     cr_alloc_fail_at(1);
@@ -91,6 +91,3 @@ static void failed_allocations_are_kept(void) {
     CHECK(text.failed && !text.data);
     cr_text_free(&text);
 }
-
-TESTS(CASE(styles), CASE(lines_follow_each_other), CASE(numbers_that_are_not_finite_are_null),
-      CASE(the_reader_accepts_it), CASE(failed_allocations_are_kept))

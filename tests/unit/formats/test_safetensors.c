@@ -18,23 +18,13 @@ static void check_demo(const char *path) {
     cr_st_close(file);
 }
 
-static bool same_bytes(const char *path_a, const char *path_b) {
-    char  *a = NULL, *b = NULL;
-    size_t na = 0, nb = 1;
-    bool   same = cr_file_read(path_a, 1 << 20, &a, &na) == CR_OK && cr_file_read(path_b, 1 << 20, &b, &nb) == CR_OK &&
-                na == nb && !memcmp(a, b, na);
-    cr_free(a);
-    cr_free(b);
-    return same;
-}
-
-static void reads_golden(void) {
+TEST(reads_golden) {
     check_demo(GOLDEN "demo.safetensors");
 }
 
 /* Bitwise identical to the file of the independent writer, in any order of the entries. */
-static void writes_golden(void) {
-    REQUIRE(folder_open());
+TEST(writes_golden) {
+    folder_open();
     for (size_t turn = 0; turn < DEMO; turn++) {
         const char *path = in_folder("demo");
         REQUIRE_OK(write_demo(path, turn));
@@ -42,13 +32,12 @@ static void writes_golden(void) {
         check_demo(path);
         unlink(path);
     }
-    folder_close();
 }
 
-static void empty_file(void) {
+TEST(empty_file) {
     struct cr_st_writer *writer;
     struct cr_st_file   *file;
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(cr_st_create(in_folder("empty"), NULL, 0, NULL, 0, &writer));
     REQUIRE_OK(cr_st_finish(writer));
     REQUIRE_OK(cr_st_open(in_folder("empty"), &file));
@@ -56,17 +45,16 @@ static void empty_file(void) {
     CHECK(cr_st_find(file, "x") == NULL);
     CHECK(cr_st_meta_find(file, "x") == NULL);
     cr_st_close(file);
-    folder_close();
 }
 
 /* Enough tensors to make the tables grow, and every escape sequence. */
-static void many_tensors(void) {
+TEST(many_tensors) {
     enum { MANY = 3000 };
     static struct cr_st_entry entries[MANY];
     static char               names[MANY][24];
     struct cr_st_writer      *writer;
     struct cr_st_file        *file;
-    REQUIRE(folder_open());
+    folder_open();
     for (int i = 0; i < MANY; i++) {
         snprintf(names[i], sizeof names[i], "\t\x01\"\\/%d", i * 7919 % MANY);
         entries[i] = (struct cr_st_entry){.name = names[i], .dtype = CR_I64};
@@ -87,27 +75,25 @@ static void many_tensors(void) {
         CHECK_INT(value, i * 7919 % MANY);
     }
     cr_st_close(file);
-    folder_close();
 }
 
 /* Names in the spelling of other writers. */
-static void escapes_are_decoded(void) {
+TEST(escapes_are_decoded) {
     static const char  header[] = " {\"__metadata__\":{\"\\u0061\":\"\\u00e9\"},\n"
                                   "\"\\ud83d\\ude00\\u20ac\\u00E9\\b\\f\\n\\r\\t\\/\\\\\\\"\\u007f\""
                                   " : {\"shape\":[ ],\t\"data_offsets\":[0 , 8],\"dtype\":\"I64\"}}\r\n ";
     struct cr_st_file *file;
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(write_raw(in_folder("x"), header + 1, sizeof header - 2, 8));
     REQUIRE_OK(cr_st_open(in_folder("x"), &file));
     CHECK_STR(cr_st_at(file, 0)->name, "\U0001f600\u20ac\u00e9\b\f\n\r\t/\\\"\x7f");
     CHECK_STR(cr_st_meta_find(file, "a"), "\u00e9");
     cr_st_close(file);
-    folder_close();
 }
 
 /* ---- small helpers ---- */
 
-static void quoted_names(void) {
+TEST(quoted_names) {
     char out[20];
     cr_json_quote(out, sizeof out, "a\"b\x1b");
     CHECK_STR(out, "\"a\\\"b\\u001b\"");
@@ -117,6 +103,3 @@ static void quoted_names(void) {
     CHECK(cr_utf8_valid(out, strlen(out)));
     CHECK_HAS(out, "...");
 }
-
-TESTS(CASE(reads_golden), CASE(writes_golden), CASE(empty_file), CASE(many_tensors), CASE(escapes_are_decoded),
-      CASE(quoted_names))

@@ -12,7 +12,7 @@
 
 /* ---- refusals ---- */
 
-static void invalid_files_are_refused(void) {
+TEST(invalid_files_are_refused) {
     char   *list = NULL, *save = NULL;
     int     count = 0;
     int64_t live  = cr_alloc_live();
@@ -37,10 +37,10 @@ static void invalid_files_are_refused(void) {
 }
 
 /* Every prefix of a valid file, and every valid file with one more byte, is refused. */
-static void every_truncation_is_refused(void) {
+TEST(every_truncation_is_refused) {
     char  *bytes;
     size_t length;
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(cr_file_read(GOLDEN "demo.safetensors", 1 << 20, &bytes, &length));
     for (size_t cut = 0; cut <= length + 1; cut++) {
         struct cr_st_file *file;
@@ -51,15 +51,14 @@ static void every_truncation_is_refused(void) {
         unlink(path);
     }
     cr_free(bytes);
-    folder_close();
 }
 
 /* One byte of the header changed: the file is opened or refused, without a crash; an opened file has valid entries. */
-static void every_changed_byte_is_handled(void) {
+TEST(every_changed_byte_is_handled) {
     char  *bytes;
     size_t length;
     int    refused = 0, opened = 0;
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(cr_file_read(GOLDEN "demo.safetensors", 1 << 20, &bytes, &length));
     for (size_t i = 0; i < length; i++)
         for (int bit = 0; bit < 8; bit += 3) {
@@ -82,57 +81,53 @@ static void every_changed_byte_is_handled(void) {
     CHECK(refused > 500);
     CHECK(opened > 100); /* names and data may change */
     cr_free(bytes);
-    folder_close();
 }
 
-static void paths_that_are_not_files(void) {
+TEST(paths_that_are_not_files) {
     struct cr_st_file *file;
-    REQUIRE(folder_open());
+    folder_open();
     CHECK_STATUS(cr_st_open(in_folder("none"), &file), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "No such file");
     CHECK_HAS(cr_error_message(), in_folder("none"));
-    CHECK_STATUS(cr_st_open(folder, &file), CR_ERR_IO);
+    CHECK_STATUS(cr_st_open(tmp_path, &file), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "is a folder");
     CHECK_STATUS(cr_st_open("/dev/null", &file), CR_ERR_IO);
     CHECK_INT(mkfifo(in_folder("pipe"), 0600), 0);
     CHECK_STATUS(cr_st_open(in_folder("pipe"), &file), CR_ERR_IO); /* and does not wait */
-    folder_close();
 }
 
 /* A header above the limit of the format is refused before memory is allocated; the file is a hole, so it needs no disk
  * space. */
-static void header_beyond_the_limit(void) {
+TEST(header_beyond_the_limit) {
     struct cr_st_file *file;
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(write_raw(in_folder("x"), "{", CR_ST_HEADER_MAX + 1, 0));
     CHECK_INT(truncate(in_folder("x"), CR_ST_HEADER_MAX + 100), 0);
     uint64_t calls = cr_alloc_calls();
     CHECK_STATUS(cr_st_open(in_folder("x"), &file), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "larger than the format allows");
     CHECK_INT(cr_alloc_calls() - calls, 2);
-    folder_close();
 }
 
-static void file_shrinks_while_open(void) {
+TEST(file_shrinks_while_open) {
     struct cr_st_file *file;
     float              data[6];
-    REQUIRE(folder_open());
+    folder_open();
     REQUIRE_OK(write_demo(in_folder("demo"), 0));
     REQUIRE_OK(cr_st_open(in_folder("demo"), &file));
     CHECK_INT(truncate(in_folder("demo"), 600), 0);
     CHECK_STATUS(cr_st_read(file, cr_st_find(file, "a.weight"), 0, data, sizeof data), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "was truncated");
     cr_st_close(file);
-    folder_close();
 }
 
 /* ---- failures of the writer ---- */
 
-static void writer_refuses(void) {
+TEST(writer_refuses) {
     struct cr_st_entry   entry = {.name = "a", .dtype = CR_F32, .dims = 1, .dim = {2}};
     struct cr_st_writer *writer;
     float                data[2] = {1, 2};
-    REQUIRE(folder_open());
+    folder_open();
     const char *path = in_folder("x");
     /* too few bytes */
     REQUIRE_OK(cr_st_create(path, &entry, 1, NULL, 0, &writer));
@@ -154,12 +149,11 @@ static void writer_refuses(void) {
     cr_st_abandon(writer);
     CHECK(access(path, F_OK) < 0);
     cr_st_abandon(NULL);
-    folder_close();
 }
 
-static void memory_runs_out(void) {
+TEST(memory_runs_out) {
     struct cr_st_file *file;
-    REQUIRE(folder_open());
+    folder_open();
     for_each_failing_alloc(f, .least = 4) {
         failing_alloc_begin(&f);
         const cr_status status = write_demo(in_folder("demo"), 0);
@@ -172,12 +166,11 @@ static void memory_runs_out(void) {
         failing_alloc_end(&f, status);
         if (status == CR_OK) cr_st_close(file);
     }
-    folder_close();
 }
 
-static void calls_fail(void) {
+TEST(calls_fail) {
     int64_t live = cr_alloc_live();
-    REQUIRE(folder_open());
+    folder_open();
     for (int64_t n = 1;; n++) {
         uint64_t before = cr_fs_calls();
         cr_fs_fail_at(n, 1, EIO);
@@ -193,7 +186,6 @@ static void calls_fail(void) {
         CHECK(access(in_folder("demo"), F_OK) < 0);
         CHECK_INT(cr_alloc_live(), live);
     }
-    folder_close();
 }
 
 static void write_big(const char *path, size_t bytes, cr_status want, const char *message) {
@@ -217,8 +209,8 @@ static void write_big(const char *path, size_t bytes, cr_status want, const char
     cr_free(data);
 }
 
-static void file_size_limit(void) {
-    REQUIRE(folder_open());
+TEST(file_size_limit) {
+    folder_open();
     struct rlimit old, small;
     CHECK_INT(getrlimit(RLIMIT_FSIZE, &old), 0);
     small          = old;
@@ -228,9 +220,4 @@ static void file_size_limit(void) {
     write_big(in_folder("big"), 3 << 20, CR_ERR_IO, "file size limit reached: 2097");
     CHECK_INT(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, SIG_DFL);
-    folder_close();
 }
-
-TESTS(CASE(invalid_files_are_refused), CASE(every_truncation_is_refused), CASE(every_changed_byte_is_handled),
-      CASE(paths_that_are_not_files), CASE(header_beyond_the_limit), CASE(file_shrinks_while_open),
-      CASE(writer_refuses), CASE(memory_runs_out), CASE(calls_fail), CASE(file_size_limit))

@@ -29,7 +29,7 @@ static void check_refused(const char *path, const char *part) {
     CHECK(file == NULL);
 }
 
-static void every_case(void) {
+TEST(every_case) {
     char   *list = NULL, *save = NULL;
     int     good = 0, bad = 0;
     int64_t live = cr_alloc_live();
@@ -78,7 +78,7 @@ static void damage(const char *name) {
     char  *bytes, path[512];
     size_t length;
     int    opened = 0;
-    REQUIRE(folder_open());
+    folder_open();
     snprintf(path, sizeof path, "%s", in_folder("damaged"));
     REQUIRE_OK(cr_file_read(name, 1 << 20, &bytes, &length));
     for (size_t cut = 0; cut < length; cut++) {
@@ -96,17 +96,16 @@ static void damage(const char *name) {
         }
     CHECK(opened > 0);
     cr_free(bytes);
-    folder_close();
 }
 
-static void damaged_zip(void) {
+TEST(damaged_zip) {
     damage(CORPUS "good-zip-strided");
 }
-static void damaged_stream(void) {
+TEST(damaged_stream) {
     damage(CORPUS "good-stream-strided");
 }
 
-static void memory_runs_out(void) {
+TEST(memory_runs_out) {
     static const char *const names[] = {CORPUS "good-zip-checkpoint", CORPUS "good-stream-strided"};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
         for_each_failing_alloc(f, .least = 8) {
@@ -128,10 +127,10 @@ static void memory_runs_out(void) {
 }
 
 /* A pickle of a few bytes can need much: time and memory stay within the limits of formats/torch/pickle.h. */
-static void limits(void) {
+TEST(limits) {
     static const char preamble[] = "\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.K\1.}.";
     const size_t      size = 24 << 20, begin = sizeof preamble - 1;
-    REQUIRE(folder_open());
+    folder_open();
     char *bytes = cr_alloc(size, 1), path[512];
     REQUIRE(bytes != NULL);
     snprintf(path, sizeof path, "%s", in_folder("large"));
@@ -150,7 +149,4 @@ static void limits(void) {
         unlink(path);
     }
     cr_free(bytes);
-    folder_close();
 }
-
-TESTS(CASE(every_case), CASE(damaged_zip), CASE(damaged_stream), CASE(memory_runs_out), CASE(limits))

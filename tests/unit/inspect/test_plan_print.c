@@ -3,7 +3,7 @@
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/failing_alloc.h"
 
-static void printed_intervals_plan_again(void) {
+TEST(printed_intervals_plan_again) {
     struct bench_model        b;
     struct cr_program         p;
     static struct cr_interval interval[2000];
@@ -33,7 +33,7 @@ static const struct cr_plan_size    sizes[] = {{128, 0, 1000, 900, 84}, {160, 6,
 static const struct cr_plan_numbers numbers = {
     .device = "an \"invented\" device", .batch = 2, .plan_ms = 1.5, .size = sizes, .sizes = 2};
 
-static void json_is_one_line(void) {
+TEST(json_is_one_line) {
     struct bench_model b;
     struct cr_program  p;
     struct cr_text     text = {0};
@@ -53,7 +53,7 @@ static void json_is_one_line(void) {
     bench_close(&b);
 }
 
-static void printing_survives_failing_allocations(void) {
+TEST(printing_survives_failing_allocations) {
     struct bench_model b;
     struct cr_program  p;
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
@@ -70,7 +70,7 @@ static void printing_survives_failing_allocations(void) {
     bench_close(&b);
 }
 
-static void programs_without_a_plan_print(void) {
+TEST(programs_without_a_plan_print) {
     struct cr_program p;
     int               id[5];
     struct cr_text    text = {0};
@@ -85,6 +85,3 @@ static void programs_without_a_plan_print(void) {
     cr_text_free(&text);
     cr_program_free(&p);
 }
-
-TESTS(CASE(printed_intervals_plan_again), CASE(json_is_one_line), CASE(printing_survives_failing_allocations),
-      CASE(programs_without_a_plan_print))

@@ -57,7 +57,7 @@ static void check_layers(const char *const *keys, const char *text, const struct
     cr_config_close(config);
 }
 
-static void layers_have_the_given_channels(void) {
+TEST(layers_have_the_given_channels) {
     static const struct want of_basic[] = {{"conv1", 5},          {"layer1.0.conv1", 1},       {"layer1.0.conv2", 5},
                                            {"layer1.1.conv1", 7}, {"layer1.1.conv2", 5},       {"layer2.0.conv1", 3},
                                            {"layer2.0.conv2", 4}, {"layer2.0.downsample.0", 4}};
@@ -83,7 +83,7 @@ static char *program_text(struct cr_model *model, const struct cr_config *config
 }
 
 /* Writing the channels of an architecture and building from them gives the same ops and shapes. */
-static void channels_of_an_architecture(void) {
+TEST(channels_of_an_architecture) {
     const char *const *const networks[] = {basic, shortcut_a, deep, grouped, attention};
     for (size_t i = 0; i < CR_COUNT(networks); i++) {
         const struct cr_config *plain, *given;
@@ -106,7 +106,7 @@ static void channels_of_an_architecture(void) {
     }
 }
 
-static void trains(void) {
+TEST(trains) {
     const char *all[8] = {"model.channels=5/5,1,7/4,3", "train.threads=1"};
     struct net  net;
     for (int i = 0; basic[i]; i++) all[2 + i] = basic[i];
@@ -117,7 +117,7 @@ static void trains(void) {
     net_close(&net);
 }
 
-static void bad_texts(void) {
+TEST(bad_texts) {
     static const struct {
         const char *const *keys;
         const char        *text, *says;
@@ -150,6 +150,3 @@ static void bad_texts(void) {
         if (!strstr(cr_error_message(), cases[i].says)) TEST_FAIL_("%s: %s", cases[i].text, cr_error_message());
     }
 }
-
-TESTS({"layers_have_the_given_channels", layers_have_the_given_channels},
-      {"channels_of_an_architecture", channels_of_an_architecture}, {"trains", trains}, {"bad_texts", bad_texts})

@@ -10,7 +10,6 @@
 
 static bool open_session(const struct cr_config **c, const char *const *overrides, int n, struct cr_session *s) {
     const struct cr_session_options o = {.train = true, .ref_only = true, .classes = 10};
-    cr_log_quiet(true);
     return cr_config_open(c, NULL, overrides, n) == CR_OK && cr_session_open(*c, &o, s) == CR_OK;
 }
 
@@ -26,7 +25,7 @@ static int count(const struct cr_program *p, enum cr_op_kind kind, bool teacher)
 
 /* A convolution of the teacher has the bias of its batch norm, where the bias is aligned to 16 bytes. No convolution of
  * the student has one. */
-static void folded(void) {
+TEST(folded) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("grouped")};
     const struct cr_config  *c;
     struct cr_session        s;
@@ -53,7 +52,7 @@ static void folded(void) {
 }
 
 /* Networks without a stem of 7x7 and with equal normalisation read one tensor. */
-static void shared_input(void) {
+TEST(shared_input) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("basic")};
     const struct cr_config  *c;
     struct cr_session        s;
@@ -65,7 +64,7 @@ static void shared_input(void) {
 }
 
 /* Both stems of 7x7 get the space-to-depth form, each with images of its own. */
-static void two_stems(void) {
+TEST(two_stems) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", "model.stem=imagenet",
                                             TEACHER("grouped")};
     const struct cr_config  *c;
@@ -99,7 +98,7 @@ static void check_constants(const struct cr_program *p, enum cr_param_buffer wei
     CHECK(found >= 9); /* filters and the classifier */
 }
 
-static void constants(void) {
+TEST(constants) {
     static const char *const   overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("basic")};
     static const enum cr_dtype types[]     = {CR_F32, CR_F16, CR_BF16};
     const struct cr_config    *c;
@@ -122,9 +121,3 @@ static void constants(void) {
     cr_session_close(&s);
     cr_config_close(c);
 }
-
-static void no_leaks(void) {
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(folded), CASE(shared_input), CASE(two_stems), CASE(constants), CASE(no_leaks))

@@ -24,7 +24,7 @@ static double evaluated(double (*rule)(const struct cr_config *, int64_t, int64_
     evaluated(cr_schedule_momentum, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
 
 /* CosineAnnealingLR(opt, T_max=50, eta_min=0.001) of lr 0.1 */
-static void cosine_matches_torch(void) {
+TEST(cosine_matches_torch) {
 #define COSINE "schedule.kind=cosine", "train.epochs=5", "optim.lr=0.1", "schedule.min_lr=0.001"
     CHECK_NEAR(LR(0, 10, COSINE), 0.1, 1e-15);
     CHECK_NEAR(LR(1, 10, COSINE), 0.0999023230572, 1e-12);
@@ -36,12 +36,12 @@ static void cosine_matches_torch(void) {
 }
 
 /* train.steps ends a run early; the schedule keeps its length. */
-static void steps_do_not_change_the_schedule(void) {
+TEST(steps_do_not_change_the_schedule) {
     CHECK_NEAR(LR(7, 10, COSINE, "train.steps=8"), 0.0952889390971, 1e-12);
 }
 
 /* MultiStepLR(opt, [2, 3.5 epochs], 0.1): the update that begins a milestone is the first with the new rate. */
-static void multistep_falls_at_milestones(void) {
+TEST(multistep_falls_at_milestones) {
 #define MULTI                                                                                                          \
     "schedule.kind=multistep", "train.epochs=5", "optim.lr=0.5", "schedule.milestones=2,3.5", "schedule.gamma=0.1"
     CHECK_NEAR(LR(0, 10, MULTI), 0.5, 1e-15);
@@ -57,7 +57,7 @@ static void multistep_falls_at_milestones(void) {
 }
 
 /* StepLR(opt, 20, 0.3) at updates 0, 19, 20, 40, 99: 0.2 * 0.3^(k/20) */
-static void step_falls_at_regular_intervals(void) {
+TEST(step_falls_at_regular_intervals) {
 #define STEP "schedule.kind=step", "train.epochs=10", "optim.lr=0.2", "schedule.step_epochs=2", "schedule.gamma=0.3"
     CHECK_NEAR(LR(0, 10, STEP), 0.2, 1e-15);
     CHECK_NEAR(LR(19, 10, STEP), 0.2, 1e-15);
@@ -67,13 +67,13 @@ static void step_falls_at_regular_intervals(void) {
     CHECK_NEAR(LR(3, 1, STEP, "schedule.step_epochs=0.1"), 0.2 * pow(0.3, 30), 1e-20);
 }
 
-static void constant_does_not_change(void) {
+TEST(constant_does_not_change) {
     CHECK_NEAR(LR(0, 10, "schedule.kind=constant", "optim.lr=0.3"), 0.3, 0);
     CHECK_NEAR(LR(99, 10, "schedule.kind=constant", "optim.lr=0.3"), 0.3, 0);
 }
 
 /* LinearLR(start_factor=0.25, total_iters=20), then CosineAnnealingLR(T_max=30): SequentialLR with milestone 20 */
-static void warm_up_is_linear_before_the_schedule(void) {
+TEST(warm_up_is_linear_before_the_schedule) {
 #define WARM COSINE, "schedule.min_lr=0", "schedule.warmup_epochs=2", "schedule.warmup_start=0.25"
     CHECK_NEAR(LR(0, 10, WARM), 0.025, 1e-15);
     CHECK_NEAR(LR(10, 10, WARM), 0.0625, 1e-15);
@@ -88,7 +88,7 @@ static void warm_up_is_linear_before_the_schedule(void) {
 }
 
 /* PolynomialLR(opt, total_iters=50, power) of lr 0.1 */
-static void polynomial_matches_torch(void) {
+TEST(polynomial_matches_torch) {
 #define POLY "schedule.kind=polynomial", "train.epochs=5", "optim.lr=0.1"
     static const struct {
         int64_t step;
@@ -112,7 +112,7 @@ static void polynomial_matches_torch(void) {
 }
 
 /* OneCycleLR(opt, max_lr=0.4, total_steps=50): the defaults of torch, and another form. */
-static void one_cycle_matches_torch(void) {
+TEST(one_cycle_matches_torch) {
 #define CYCLE "schedule.kind=one_cycle", "train.epochs=5", "optim.lr=0.4"
     static const struct {
         int64_t step;
@@ -142,8 +142,3 @@ static void one_cycle_matches_torch(void) {
     CHECK_NEAR(LR(0, 10, CYCLE, "schedule.peak=0"), 0.4, 1e-12);
     CHECK_NEAR(LR(49, 10, CYCLE, "schedule.peak=1"), 0.4, 1e-12);
 }
-
-TESTS(CASE(polynomial_matches_torch), CASE(one_cycle_matches_torch), CASE(cosine_matches_torch),
-      CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones),
-      CASE(step_falls_at_regular_intervals), CASE(constant_does_not_change),
-      CASE(warm_up_is_linear_before_the_schedule))

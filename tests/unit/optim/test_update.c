@@ -113,7 +113,7 @@ static void start_values(struct unit *u) {
 }
 
 /* All weights 0, as after a start at 0, or all gradients 0: the plain step, and no division by 0. */
-static void lars_without_a_norm(void) {
+TEST(lars_without_a_norm) {
     static const double      zero[ELEMS] = {0};
     const struct cr_sgd_attr attr        = {.trust = 0.01, .micro_batches = 1};
     struct unit              u;
@@ -131,7 +131,7 @@ static const enum cr_op_kind    rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars, C
 static const struct cr_sgd_attr some    = {.beta2 = 0.99, .eps = 1e-8, .trust = 0.02, .micro_batches = 2};
 
 /* A suppressed update changes only its counter, and the corrections of AdamW count only applied updates. */
-static void suppressed_updates_do_not_count(void) {
+TEST(suppressed_updates_do_not_count) {
     for (size_t k = 0; k < CR_COUNT(rules); k++) {
         struct unit a, b;
         unit_open(&a, rules[k], CR_F32, false, some);
@@ -155,7 +155,7 @@ static void suppressed_updates_do_not_count(void) {
 }
 
 /* Gradients that are multiplied by the loss scale give the same update, and so does the norm that clips them. */
-static void loss_scales_have_no_effect(void) {
+TEST(loss_scales_have_no_effect) {
     for (size_t k = 0; k < CR_COUNT(rules); k++) {
         struct unit u[2];
         for (int i = 0; i < 2; i++) {
@@ -175,7 +175,7 @@ static void loss_scales_have_no_effect(void) {
 }
 
 /* The others are as without a mask, but for the directions of Muon and LAMB's and LARS's norms, which are of all. */
-static void pruned_elements_are_zero_everywhere(void) {
+TEST(pruned_elements_are_zero_everywhere) {
     for (size_t k = 0; k < CR_COUNT(rules); k++) {
         struct unit u, whole;
         unit_open(&u, rules[k], CR_F32, true, some);
@@ -208,6 +208,3 @@ static void pruned_elements_are_zero_everywhere(void) {
         ref_close(&whole.run);
     }
 }
-
-TESTS(CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count), CASE(loss_scales_have_no_effect),
-      CASE(pruned_elements_are_zero_everywhere))

@@ -31,7 +31,7 @@ static const char *const files[][2] = {
     {"resnext101_64x4d", "resnext101_64x4d-173b62eb.pth"},
 };
 
-static void names(void) {
+TEST(names) {
     struct cr_pretrained entry;
     unsetenv("CRESNET_WEIGHTS_LIST");
     for (size_t i = 0; i < CR_COUNT(files); i++) {
@@ -77,7 +77,7 @@ static void classes_of(const char *name, int want) {
     cr_fs_remove_tree(folder);
 }
 
-static void classes(void) {
+TEST(classes) {
     const int64_t live = cr_alloc_live();
     classes_of("resnet18-f37072fd.pth", 1000);
     classes_of("wide_resnet101_2-d733dc28.pth", 1000);
@@ -85,7 +85,7 @@ static void classes(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-static void memory_runs_out(void) {
+TEST(memory_runs_out) {
     setenv("CRESNET_OFFLINE", "1", 1);
     setenv("CRESNET_CACHE", "/nonexistent", 1);
     for_each_failing_alloc(f, .least = 1, .want = CR_ERR_IO, .tolerated = true) {
@@ -94,5 +94,3 @@ static void memory_runs_out(void) {
         failing_alloc_end(&f, cr_pretrained_file("resnet18", &path));
     }
 }
-
-TESTS(CASE(names), CASE(classes), CASE(memory_runs_out))

@@ -86,7 +86,7 @@ static void check_program(const struct cr_budget_source *source, enum cr_dtype r
     cr_config_close(config);
 }
 
-static void both_axes_of_8_bit_filters_have_channels(void) {
+TEST(both_axes_of_8_bit_filters_have_channels) {
     struct cr_budget_source source = {0};
     REQUIRE_OK(open_source(&source));
     check_program(&source, CR_F32);
@@ -94,5 +94,3 @@ static void both_axes_of_8_bit_filters_have_channels(void) {
     check_program(&source, CR_BF16);
     close_source(&source);
 }
-
-TESTS(CASE(both_axes_of_8_bit_filters_have_channels))

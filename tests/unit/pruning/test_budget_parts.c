@@ -62,7 +62,7 @@ static struct cr_op pair_of(struct cr_program *p, int64_t C, int64_t K, int64_t 
     return op;
 }
 
-static void pairs(void) {
+TEST(pairs) {
     struct cr_program p  = {0};
     struct cr_op      op = pair_of(&p, 16, 64, 32);
     CHECK_INT(cost_of_parts(&p, &op), 16 * 64 + 64 * 32);
@@ -97,7 +97,7 @@ static struct cr_op qpair_of(struct cr_program *p, int64_t C, int64_t K, int64_t
 }
 
 /* Both packed filters get the length for their widths. */
-static void int8_pairs(void) {
+TEST(int8_pairs) {
     struct cr_program      p     = {0};
     struct cr_budget_clock clock = invented();
     struct cr_op           op    = qpair_of(&p, 64, 128, 64);
@@ -111,7 +111,7 @@ static void int8_pairs(void) {
     cr_program_free(&p);
 }
 
-static void pooling(void) {
+TEST(pooling) {
     struct cr_program p         = {0};
     struct cr_op      op        = cr_op_make(CR_OP_conv_pool, 0);
     op.attr.conv.stride         = 2;
@@ -125,5 +125,3 @@ static void pooling(void) {
     CHECK_INT(p.tensors, tensors);
     cr_program_free(&p);
 }
-
-TESTS(CASE(pairs), CASE(int8_pairs), CASE(pooling))

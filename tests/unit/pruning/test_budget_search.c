@@ -108,7 +108,7 @@ static void check_one(const struct cr_search_problem *p, double budget) {
     cr_search_free(&r);
 }
 
-static void against_brute_force(void) {
+TEST(against_brute_force) {
     struct cr_rng rng = cr_rng_make(3, CR_RNG_TEST, 0, 0);
     for (int i = 0; i < 120; i++) {
         struct cr_search_problem p = {0};
@@ -123,7 +123,7 @@ static void against_brute_force(void) {
 }
 
 /* A chain of 60 variables whose best choice is known: every factor is cheapest and best at equal values. */
-static void long_chain(void) {
+TEST(long_chain) {
     enum { N = 60, VALUES = 8 };
     struct cr_search_problem p = {.variables = N, .factors = N - 1};
     struct cr_search_result  r;
@@ -154,7 +154,7 @@ static void long_chain(void) {
     cr_search_problem_free(&p);
 }
 
-static void lack_of_memory(void) {
+TEST(lack_of_memory) {
     struct cr_rng            rng    = cr_rng_make(9, CR_RNG_TEST, 0, 0);
     struct cr_search_problem scarce = {0};
     do {
@@ -170,5 +170,3 @@ static void lack_of_memory(void) {
     }
     cr_search_problem_free(&scarce);
 }
-
-TESTS(CASE(against_brute_force), CASE(long_chain), CASE(lack_of_memory))

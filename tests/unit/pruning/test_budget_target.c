@@ -73,7 +73,7 @@ static void check_met(const struct invented *v, const struct cr_budget_met *met,
     CHECK(v->best >= best_of(v, target) && v->best <= best_of(v, target) + 3);
 }
 
-static void right_prediction(void) {
+TEST(right_prediction) {
     struct invented v;
     invent(&v);
     const struct cr_budget_met met = reach(&v, 3e-3);
@@ -83,7 +83,7 @@ static void right_prediction(void) {
 }
 
 /* All pruned networks take 20 % longer than predicted, or 20 % less. */
-static void wrong_scale(void) {
+TEST(wrong_scale) {
     static const double factors[] = {1.2, 0.8};
     for (size_t f = 0; f < CR_COUNT(factors); f++) {
         struct invented v;
@@ -97,7 +97,7 @@ static void wrong_scale(void) {
 }
 
 /* A part of the time does not depend on the network: the second prediction is correct. */
-static void constant_part(void) {
+TEST(constant_part) {
     for (double target = 2.3e-3; target < 5e-3; target += 0.3e-3) {
         struct invented v;
         invent(&v);
@@ -109,7 +109,7 @@ static void constant_part(void) {
 }
 
 /* Times that differ by up to 6 % at random: the best network that was measured stays. */
-static void noise(void) {
+TEST(noise) {
     struct cr_rng rng = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int n = 0; n < 200; n++) {
         struct invented v;
@@ -124,7 +124,7 @@ static void noise(void) {
 }
 
 /* The factor of the network before alone does not show whether a target can be met. */
-static void at_the_end(void) {
+TEST(at_the_end) {
     struct invented v;
     invent(&v);
     for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= 0.5;
@@ -138,7 +138,7 @@ static void at_the_end(void) {
     CHECK(missed.least == v.seconds[NETWORKS - 1]);
 }
 
-static void failure(void) {
+TEST(failure) {
     struct invented                 v;
     const struct cr_budget_networks networks = {&v, choose, measure, keep, NULL};
     struct cr_budget_met            met;
@@ -149,7 +149,7 @@ static void failure(void) {
 }
 
 /* The network before pruning takes 5 ms, but other programs ran while it was measured first. */
-static void first_time_is_too_long(void) {
+TEST(first_time_is_too_long) {
     static const struct {
         double first, again[3];
         double left; /* the shortest time */
@@ -174,7 +174,7 @@ static void first_time_is_too_long(void) {
 }
 
 /* Not repeated: a target that no network meets, and steady times. The error of a measurement is returned. */
-static void times_are_not_measured_again(void) {
+TEST(times_are_not_measured_again) {
     struct invented           u;
     struct cr_budget_met      met;
     double                    seconds  = 5e-3;
@@ -188,6 +188,3 @@ static void times_are_not_measured_again(void) {
     CHECK_INT(cr_budget_reach_speedup(&networks, 1.5, u.cost[0], &seconds, &met), CR_OK);
     CHECK(met.met && u.dense_measured == 0);
 }
-
-TESTS(CASE(right_prediction), CASE(wrong_scale), CASE(constant_part), CASE(noise), CASE(at_the_end), CASE(failure),
-      CASE(first_time_is_too_long), CASE(times_are_not_measured_again))

@@ -46,7 +46,7 @@ static void check_groups(const char *const *keys, int count, const struct want *
 }
 
 /* ResNet-8 with shortcuts of option A: layer1 has 16 channels, which layer2 and layer3 share; layer2 adds 16. */
-static void option_a(void) {
+TEST(option_a) {
     static const char *const keys[] = {"model.arch=custom", "model.depths=1,1,1", "model.widths=16,32,64",
                                        "model.stem=cifar", "model.shortcut=A"};
     static const struct want want[] = {{"conv1", 16, false},          {"layer1.0.conv1", 16, false},
@@ -56,7 +56,7 @@ static void option_a(void) {
 }
 
 /* The inner channels of grouped convolutions stay: 1 stem and 4 stages remain. */
-static void grouped_convolutions(void) {
+TEST(grouped_convolutions) {
     static const char *const keys[] = {"model.arch=resnext50_32x4d"};
     static const struct want want[] = {{"conv1", 64, false},
                                        {"layer1.0.conv3", 256, false},
@@ -68,7 +68,7 @@ static void grouped_convolutions(void) {
 
 /* All that is added has one group: the last convolutions of a stage, its shortcut, the factors of excitation. Inner
  * channels and those of excitation are of one block. */
-static void bottlenecks(void) {
+TEST(bottlenecks) {
     static const char *const keys[] = {"model.arch=custom",      "model.depths=1,2", "model.widths=8,16",
                                        "model.block=bottleneck", "model.stem=deep",  "model.shortcut=D",
                                        "model.excitation=yes"};
@@ -80,5 +80,3 @@ static void bottlenecks(void) {
         {"layer2.1.conv2", 16, false}, {"layer2.1.se.fc1", 8, false}};
     check_groups(keys, CR_COUNT(keys), want, CR_COUNT(want));
 }
-
-TESTS(CASE(option_a), CASE(bottlenecks), CASE(grouped_convolutions))

@@ -7,14 +7,11 @@ static char dir[SUPPORT_PATH];
 
 static bool begin(struct pruned *a) {
     make_folder(dir);
-    cr_log_quiet(true);
     return pruned_open(a, (const char *const[]){"train.device=cpu", NULL}) == CR_OK;
 }
 
 static void end(struct pruned *a) {
     pruned_close(a);
-    drop_folder(dir);
-    cr_log_quiet(false);
 }
 
 static int64_t file_size(const char *file) {
@@ -25,7 +22,7 @@ static int64_t file_size(const char *file) {
     return bytes ? (int64_t)size : -1;
 }
 
-static void save_and_load_is_bitwise_identical(void) {
+TEST(save_and_load_is_bitwise_identical) {
     struct pruned      a, b;
     struct cr_position at;
     char               path[SUPPORT_PATH];
@@ -49,7 +46,7 @@ static void save_and_load_is_bitwise_identical(void) {
 }
 
 /* Values of the nonzeros, one byte each for gaps, and the header: nothing for pruned weights. */
-static void size_follows_density(void) {
+TEST(size_follows_density) {
     struct pruned a;
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
@@ -72,7 +69,7 @@ static void size_follows_density(void) {
     end(&a);
 }
 
-static void session_without_masks_reads_weights(void) {
+TEST(session_without_masks_reads_weights) {
     struct pruned           a, b;
     struct cr_state_buffers buffers;
     char                    path[SUPPORT_PATH];
@@ -94,7 +91,7 @@ static void session_without_masks_reads_weights(void) {
     end(&a);
 }
 
-static void failing_allocations_leak_nothing(void) {
+TEST(failing_allocations_leak_nothing) {
     struct pruned      a, b;
     struct cr_position at;
     char               path[SUPPORT_PATH];
@@ -117,6 +114,3 @@ static void failing_allocations_leak_nothing(void) {
     pruned_close(&b);
     end(&a);
 }
-
-TESTS(CASE(save_and_load_is_bitwise_identical), CASE(size_follows_density), CASE(session_without_masks_reads_weights),
-      CASE(failing_allocations_leak_nothing))

@@ -30,7 +30,7 @@ static void check_smallest(struct net *n, const int *layers, int layer_count, in
     CHECK_INT(wrong, 0);
 }
 
-static void uniform_prunes_the_smallest_of_each_layer(void) {
+TEST(uniform_prunes_the_smallest_of_each_layer) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9", "prune.scope=uniform"));
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
@@ -46,7 +46,7 @@ static void uniform_prunes_the_smallest_of_each_layer(void) {
     net_close(&n);
 }
 
-static void global_prunes_the_smallest_of_all_layers(void) {
+TEST(global_prunes_the_smallest_of_all_layers) {
     static const int layers[] = {A, B, ODD};
     struct net       n;
     for (int scale = 0; scale < 2; scale++) {
@@ -65,7 +65,7 @@ static void global_prunes_the_smallest_of_all_layers(void) {
     }
 }
 
-static void ties_are_broken_by_index(void) {
+TEST(ties_are_broken_by_index) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5"));
     for (int64_t i = 0; i < n.store.value_elems; i++) n.value[i] = i % 2 ? 1.0f : -1.0f;
@@ -75,7 +75,7 @@ static void ties_are_broken_by_index(void) {
     net_close(&n);
 }
 
-static void masks_nest_and_padding_is_unchanged(void) {
+TEST(masks_nest_and_padding_is_unchanged) {
     struct net n;
     uint8_t    before[512];
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9"));
@@ -100,7 +100,7 @@ static void masks_nest_and_padding_is_unchanged(void) {
     net_close(&n);
 }
 
-static void each_layer_keeps_its_largest_weight(void) {
+TEST(each_layer_keeps_its_largest_weight) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9999"));
     weights(&n, B)[17] = NAN; /* NaN is not small: it must stay visible */
@@ -112,7 +112,7 @@ static void each_layer_keeps_its_largest_weight(void) {
 
 /* ---- patterns ---- */
 
-static void two_of_four(void) {
+TEST(two_of_four) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=2:4", "prune.scope=uniform"));
     CHECK_HAS(n.prune.layer[ODD].dense, "7 input channels");
@@ -139,7 +139,7 @@ static void two_of_four(void) {
     net_close(&n);
 }
 
-static void blocks_are_pruned_whole(void) {
+TEST(blocks_are_pruned_whole) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.6", "prune.pattern=block", "prune.block=4"));
     CHECK_HAS(n.prune.layer[ODD].dense, "9 output channels");
@@ -168,7 +168,7 @@ static void blocks_are_pruned_whole(void) {
 }
 
 /* Rectangles of output x input channels at one tap, against sums of a plain loop. */
-static void rectangles_are_pruned_whole(void) {
+TEST(rectangles_are_pruned_whole) {
     static const char *const scopes[] = {"prune.scope=global", "prune.scope=uniform", "prune.scope=erk"};
     struct net               n;
     for (size_t scope = 0; scope < CR_COUNT(scopes); scope++) {
@@ -211,7 +211,7 @@ static void rectangles_are_pruned_whole(void) {
     net_close(&n);
 }
 
-static void channels_are_pruned_whole(void) {
+TEST(channels_are_pruned_whole) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=channel", "prune.scope=uniform",
                         "prune.exempt=conv1,layer2,fc"));
@@ -224,8 +224,3 @@ static void channels_are_pruned_whole(void) {
     CHECK_INT(n.prune.layer[ODD].pruned, 0);
     net_close(&n);
 }
-
-TESTS(CASE(uniform_prunes_the_smallest_of_each_layer), CASE(global_prunes_the_smallest_of_all_layers),
-      CASE(ties_are_broken_by_index), CASE(masks_nest_and_padding_is_unchanged),
-      CASE(each_layer_keeps_its_largest_weight), CASE(two_of_four), CASE(blocks_are_pruned_whole),
-      CASE(rectangles_are_pruned_whole), CASE(channels_are_pruned_whole))

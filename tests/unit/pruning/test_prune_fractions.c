@@ -11,7 +11,7 @@ static const int published_erk[54] = {58, 0,  82, 4,  4,  4,  82, 4,  4,  82, 4,
                                       52, 91, 52, 52, 91, 52, 71, 96, 76, 86, 76, 96, 76, 76, 96, 76, 76, 96,
                                       76, 76, 96, 76, 76, 96, 76, 86, 98, 88, 93, 88, 98, 88, 88, 98, 88, 93};
 
-static void erk_matches_published_values(void) {
+TEST(erk_matches_published_values) {
     static const char *const overrides[] = {"model.arch=resnet50", "prune.sparsity=0.9", "prune.scope=erk",
                                             "prune.exempt="};
     const struct cr_config  *config;
@@ -34,7 +34,7 @@ static void erk_matches_published_values(void) {
 }
 
 /* By hand: densities (8+8+3+3)/576 and (16+8+1+1)/128 times e; 704 * 0.25 = 176 = e * (22 + 26), e = 3.6667. */
-static void erk_by_hand(void) {
+TEST(erk_by_hand) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.75", "prune.scope=erk", "prune.exempt=conv1,layer2,fc"));
     CHECK_NEAR(n.prune.layer[A].sparsity, 1 - 176.0 / 48 * 22 / 576, 1e-12);
@@ -51,7 +51,7 @@ static bool due(const struct cr_config *c, int64_t step, double *fraction) {
     return cr_prune_due(c, step, 10, fraction);
 }
 
-static void schedule_is_cubic(void) {
+TEST(schedule_is_cubic) {
     static const char *const overrides[] = {"prune.sparsity=0.8", "prune.initial=0.2", "prune.start=1", "prune.end=3",
                                             "prune.frequency=8"};
     const struct cr_config  *c;
@@ -80,7 +80,7 @@ static const char *budget(const char *text) {
     return budget_key;
 }
 
-static void budgets(void) {
+TEST(budgets) {
     struct net n;
     /* a table with sums, numbered layers and several columns */
     const char *wide = "\xef\xbb\xbfMetric,Params,FLOPs,Sparsity (%),,\r\nOverall,100,5,79.55,90.23,95.1\r\n"
@@ -108,7 +108,7 @@ static void budgets(void) {
     net_close(&n);
 }
 
-static void invalid_budgets_are_reported(void) {
+TEST(invalid_budgets_are_reported) {
     static const struct {
         const char *text, *says;
     } wrong[] = {
@@ -143,6 +143,3 @@ static void invalid_budgets_are_reported(void) {
     CHECK_STATUS(net_open(&n, "prune.sparsity=0.5", "prune.exempt=conv1 layer1 layer2 fc"), CR_ERR_CONFIG);
     net_close(&n);
 }
-
-TESTS(CASE(erk_matches_published_values), CASE(erk_by_hand), CASE(schedule_is_cubic), CASE(budgets),
-      CASE(invalid_budgets_are_reported))

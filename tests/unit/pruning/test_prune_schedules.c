@@ -33,7 +33,7 @@ static void phases(const struct cr_config *c, int epochs, char *text) {
 
 /* The schedule of the paper for 100 epochs of ImageNet: 10 epochs of warm-up, seven pairs of 5 epochs, the last dense
  * phase longer, 10 epochs, and 15 epochs of a last sparse phase. */
-static void phases_alternate(void) {
+TEST(phases_alternate) {
     static const char *const paper[] = {"prune.sparsity=0.9", "prune.schedule=acdc", "prune.start=10", "prune.end=85"};
     static const char *const small[] = {"prune.sparsity=0.9", "prune.schedule=acdc",   "prune.start=1",
                                         "prune.end=8",        "prune.sparse_epochs=1", "prune.dense_epochs=2"};
@@ -58,7 +58,7 @@ static void phases_alternate(void) {
 }
 
 /* Evci et al.: at the update after t steps, alpha / 2 * (1 + cos(pi * t / T_end)), every delta T steps before T_end. */
-static void updates_decay_by_a_cosine(void) {
+TEST(updates_decay_by_a_cosine) {
     static const char *const keys[] = {"prune.sparsity=0.9",     "prune.schedule=rigl", "prune.scope=erk",
                                        "prune.start=1",          "prune.end=4",         "prune.frequency=6",
                                        "prune.drop_fraction=0.4"};
@@ -180,7 +180,7 @@ static void moves_equal_numpy(const char *part, int64_t least, int64_t most) {
     net_close(&n);
 }
 
-static void moved_weights_equal_numpy(void) {
+TEST(moved_weights_equal_numpy) {
     moves_equal_numpy("rigl_most", 20, 70);
     moves_equal_numpy("rigl_few", 1, 5);
     moves_equal_numpy("rigl_all", 100, 250);
@@ -188,7 +188,7 @@ static void moved_weights_equal_numpy(void) {
 }
 
 /* As many as magnitude pruning prunes, in other places for each seed; the layers are independent of each other. */
-static void random_masks(void) {
+TEST(random_masks) {
     struct net n;
     uint8_t   *first;
     REQUIRE_OK(net_open(&n, "prune.scope=uniform"));
@@ -220,10 +220,3 @@ static void random_masks(void) {
     cr_free(first);
     net_close(&n);
 }
-
-static void close_golden(void) {
-    cr_st_close(golden);
-}
-
-TESTS(CASE(phases_alternate), CASE(updates_decay_by_a_cosine), CASE(moved_weights_equal_numpy), CASE(random_masks),
-      CASE(close_golden))

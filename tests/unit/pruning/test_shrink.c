@@ -142,7 +142,7 @@ static void check_network(const struct random_network *r, uint64_t i) {
     close_network(&n);
 }
 
-static void logits_of_the_masked_network(void) {
+TEST(logits_of_the_masked_network) {
     for (uint64_t i = 0; i < NETWORKS; i++) {
         struct random_network r;
         random_network(i, 2, &r);
@@ -157,7 +157,7 @@ static const char *const plain[] = {"model.arch=custom", "model.depths=1,1", "mo
                                     "model.shortcut=B"};
 
 /* In each group the channels with the smallest weights, or BN scales, are removed. */
-static void smallest_first(void) {
+TEST(smallest_first) {
     for (int by_bn = 0; by_bn < 2; by_bn++) {
         struct network           n = {0};
         struct cr_channel_groups groups;
@@ -184,7 +184,7 @@ static void smallest_first(void) {
 }
 
 /* `residual` keeps the channels of sums, here those of conv1 and of layer2.0.conv2; the others are removed. */
-static void residual_channels_stay(void) {
+TEST(residual_channels_stay) {
     static const struct {
         const char *list;
         bool        stem, inner;
@@ -271,7 +271,7 @@ static void widths_are(int widest, int units, int64_t given, bool tensor_cores, 
     close_network(&n);
 }
 
-static void multiples(void) {
+TEST(multiples) {
     widths_are(256, 256, 0, false, 8, "224 192 160 128 96 64 32");
     widths_are(256, 256, 0, false, 6, "192 128 64"); /* and not 208 160 112 64 16 */
     widths_are(256, 64, 0, false, 8, "56 48 40 32 24 16 8");
@@ -282,7 +282,7 @@ static void multiples(void) {
 }
 
 /* Each allocation fails once: an error, and nothing is left. */
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     static const char *const keys[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
                                        "model.channels=8/8,5/16,9"};
     static float             value[8192] = {1};
@@ -308,7 +308,3 @@ static void failing_allocations(void) {
     CHECK(n > 20);
     cr_config_close(config);
 }
-
-TESTS({"logits_of_the_masked_network", logits_of_the_masked_network}, {"smallest_first", smallest_first},
-      {"residual_channels_stay", residual_channels_stay}, {"multiples", multiples},
-      {"failing_allocations", failing_allocations})

@@ -101,7 +101,7 @@ static void check_network(const char *const *keys, int least) {
     pruned_close(&p);
 }
 
-static void change_of_the_loss(void) {
+TEST(change_of_the_loss) {
     check_network((const char *const[]){"prune.sparsity=0", "model.excitation=yes", NULL}, 8 + 8 + 16 + 16 + 2 * 8);
     check_network((const char *const[]){"prune.sparsity=0", "model.shortcut=A", NULL}, 8 + 8 + 8 + 16);
     check_network((const char *const[]){"prune.sparsity=0", "model.block=bottleneck", "model.shortcut=D", NULL}, 100);
@@ -114,7 +114,7 @@ struct sums {
 
 /* The score of a weight is the change of the loss when the weight is scaled, by finite differences; over several
  * batches it is the root of the mean square. The weights with the smallest scores are pruned. */
-static void scores_of_weights(void) {
+TEST(scores_of_weights) {
     const double    step = 0.003;
     struct pruned   p;
     struct cr_prune prune;
@@ -179,5 +179,3 @@ static void scores_of_weights(void) {
     cr_free(scaled);
     pruned_close(&p);
 }
-
-TESTS({"change_of_the_loss", change_of_the_loss}, {"scores_of_weights", scores_of_weights})

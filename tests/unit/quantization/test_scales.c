@@ -32,7 +32,7 @@ static void see(struct cr_histogram *h, const float *values, int64_t count) {
 
 /* ---- activations ---- */
 
-static void largest_is_the_range(void) {
+TEST(largest_is_the_range) {
     static float               values[VALUES];
     static struct cr_histogram h;
     for (int shape = 0; shape < SHAPES; shape++) {
@@ -47,7 +47,7 @@ static void largest_is_the_range(void) {
 }
 
 /* Several threads count large arrays. */
-static void large_arrays_are_counted_exactly(void) {
+TEST(large_arrays_are_counted_exactly) {
     enum { LARGE = 300001 };
     static struct cr_histogram h;
     static double              want[CR_HISTOGRAM_BINS];
@@ -74,7 +74,7 @@ static void large_arrays_are_counted_exactly(void) {
  *     for n in range(levels, 2049, 16): p = h[:n], p[n-1] += sum(h[n:]); q = h[:n], where the bins from l * n // levels
  *     to (l + 1) * n // levels that are not empty hold the mean of their counts; the first n with the least d(p, q)
  * for three histograms; b is the number of the bin. */
-static void entropy_against_numpy(void) {
+TEST(entropy_against_numpy) {
     static const int    want[3][2] = {{1487, 1327}, {687, 639}, {2047, 2047}};
     struct cr_histogram h          = {.largest = CR_HISTOGRAM_BINS};
     for (int kind = 0; kind < 3; kind++) {
@@ -88,7 +88,7 @@ static void entropy_against_numpy(void) {
     }
 }
 
-static void unusual_values(void) {
+TEST(unusual_values) {
     static const float zeros[4] = {0, -0.0f, 0, 0}, one[3] = {0, -2.5f, 0}, bad[4] = {NAN, INFINITY, -INFINITY, -1.5f},
                        nothing[2] = {NAN, INFINITY}, tiny[2] = {1e-42f, -3e-43f};
     static struct cr_histogram h;
@@ -113,7 +113,7 @@ static void unusual_values(void) {
 
 /* ---- filters ---- */
 
-static void scale_of_a_filter(void) {
+TEST(scale_of_a_filter) {
     static float values[VALUES];
     for (int shape = 0; shape < SHAPES; shape++)
         for (int64_t count = 1; count <= VALUES; count = 7 * count + 2) {
@@ -130,7 +130,7 @@ static void scale_of_a_filter(void) {
 
 /* With a reduced range every weight is an integer from -63 to 63, and the largest one is at an end: two products with
  * 255 then fit into 16 bits. */
-static void reduced_range(void) {
+TEST(reduced_range) {
     static float values[VALUES];
     for (int shape = 0; shape < SHAPES; shape++)
         for (int64_t count = 2; count <= VALUES; count = 7 * count + 2) {
@@ -144,7 +144,7 @@ static void reduced_range(void) {
 }
 
 /* To the nearest, ties to even, within -127 ... 127; NaN becomes 0, as in graph/ops.def and its kernels. */
-static void rounding(void) {
+TEST(rounding) {
     static const struct {
         float x;
         int   q;
@@ -155,7 +155,3 @@ static void rounding(void) {
         if (cr_quant_round_i8(table[i].x, 0.25f) != table[i].q)
             TEST_FAIL_("%g / 0.25 = %d, want %d", (double)table[i].x, cr_quant_round_i8(table[i].x, 0.25f), table[i].q);
 }
-
-TESTS({"max: the range", largest_is_the_range}, {"large arrays", large_arrays_are_counted_exactly},
-      {"entropy against NumPy", entropy_against_numpy}, {"zeros, NaN, one value", unusual_values},
-      {"scale of a filter", scale_of_a_filter}, {"reduced range", reduced_range}, {"rounding", rounding})

@@ -51,7 +51,7 @@ static struct cr_call call_behind(const char *ops) {
 }
 
 /* The expected bits of w and x, after two launches and after one. */
-static void inputs_of_the_last_two_launches_are_not_early(void) {
+TEST(inputs_of_the_last_two_launches_are_not_early) {
     static const struct {
         const char *ops;
         unsigned    early, before_last;
@@ -84,5 +84,3 @@ static void inputs_of_the_last_two_launches_are_not_early(void) {
         CHECK(cr_call_reads_early(&call, X | W) == (cases[i].early == (X | W)));
     }
 }
-
-TESTS(CASE(inputs_of_the_last_two_launches_are_not_early))

@@ -60,7 +60,7 @@ static void add_pairs(struct cr_text *out, int first, int last) {
 /* ---- cases ---- */
 
 /* Hook b was added later, so its work is nearer to the launch. The end comes once, after the last op. */
-static void hooks_enclose_every_launch(void) {
+TEST(hooks_enclose_every_launch) {
     struct net           n;
     struct notes         first = {'a', -1}, second = {'b', -1};
     struct cr_step_block step = {0};
@@ -83,7 +83,7 @@ static void hooks_enclose_every_launch(void) {
 }
 
 /* A failing hook ends the run; the message names the op. */
-static void errors_end_the_run(void) {
+TEST(errors_end_the_run) {
     struct net           n;
     struct notes         fails = {'a', 2};
     struct cr_step_block step  = {0};
@@ -96,5 +96,3 @@ static void errors_end_the_run(void) {
     net_close(&n);
     check_calls("xa ");
 }
-
-TESTS(CASE(hooks_enclose_every_launch), CASE(errors_end_the_run))

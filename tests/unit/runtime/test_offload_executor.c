@@ -8,7 +8,7 @@
 
 /* ---- cases ---- */
 
-static void offload_is_bitwise_identical(void) {
+TEST(offload_is_bitwise_identical) {
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         struct offload_run plain, with;
         REQUIRE_OK(offload_run_open(&plain, &(struct how){.overrides = nets[n].overrides, .fuse = nets[n].fuse}));
@@ -39,7 +39,7 @@ static void offload_is_bitwise_identical(void) {
 }
 
 /* Streams in any order that the waits allow, some runs captured, with delays and poison: still bitwise identical. */
-static void random_stream_order_is_bitwise_identical(void) {
+TEST(random_stream_order_is_bitwise_identical) {
     struct offload_run plain, with;
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         REQUIRE_OK(offload_run_open(&plain, &(struct how){.overrides = nets[n].overrides, .fuse = nets[n].fuse}));
@@ -66,7 +66,7 @@ static void random_stream_order_is_bitwise_identical(void) {
 }
 
 /* The same with the offloads of the pass, for each of its scores. */
-static void random_stream_order_after_the_pass_is_bitwise_identical(void) {
+TEST(random_stream_order_after_the_pass_is_bitwise_identical) {
     struct offload_run plain, with;
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         int tensors = 0;
@@ -104,7 +104,7 @@ static struct cr_op without_wait(struct cr_op op, int k) {
 
 /* Faults that the checks find also show in the results, with poison and some probability: every wait for a copy is
  * needed. */
-static void missing_wait_changes_the_results(void) {
+TEST(missing_wait_changes_the_results) {
     struct offload_run plain, with;
     int                different = 0, kinds[2] = {0};
     REQUIRE_OK(offload_run_open(&plain, &(struct how){.overrides = basic, .fuse = true}));
@@ -128,7 +128,7 @@ static void missing_wait_changes_the_results(void) {
 }
 
 /* One op at a time, each verified by the values on the device, HOST tensors too. */
-static void each_op_verifies_separately(void) {
+TEST(each_op_verifies_separately) {
     const struct cr_device_options reference = {.threads = 1, .ref_only = true};
     struct offload_run             s;
     struct cr_device              *cpu;
@@ -154,7 +154,3 @@ static void each_op_verifies_separately(void) {
     offload_run_close(&s);
     cr_device_close(cpu);
 }
-
-TESTS(CASE(offload_is_bitwise_identical), CASE(random_stream_order_is_bitwise_identical),
-      CASE(random_stream_order_after_the_pass_is_bitwise_identical), CASE(missing_wait_changes_the_results),
-      CASE(each_op_verifies_separately))

@@ -1,217 +1,94 @@
 /* tests/unit/runtime/test_profiler.c: the profiler on an asynchronous device, simulated on the CPU with its own clock:
  * the test chooses the time of every launch, so the results of the profiler can be compared exactly. */
-#include "compiler/compiler.h"
-#include "model/model.h"
 #include "runtime/profiler.h"
+#include "tests/harness/fake_device.h"
+#include "tests/harness/network_support.h"
 #include "tests/harness/test.h"
 
-enum { KERNELS_MAX = 256, PASSES = 5, SLOW_PASS = 3 };
+enum { PASSES = 5, SLOW_PASS = 3 };
 
 /* ---- the fake device ---- */
 
 static struct {
-    const struct cr_kernel *const *real_kernels;
-    struct cr_kernel               kernel[KERNELS_MAX];
-    const struct cr_kernel        *kernels[KERNELS_MAX + 1];
-    struct cr_backend              backend;
-    struct cr_async                async;
-    int64_t                        now, captured; /* microseconds; captured: of the current capture */
-    bool                           capturing;
-    int                            replays, passes, events;
-    int                            replays_before_pass; /* the minimum of all passes */
-    int                            replays_since;
+    int replays, passes, events;
+    int replays_before_pass; /* the minimum of all passes */
+    int replays_since;
 } fake;
 
-static int64_t cost_us(const struct cr_call *call) {
-    const int     op   = (int)(call->op - call->program->op);
-    const int64_t time = 1 + (int64_t)op * 7919 % 997;
-    return fake.passes == SLOW_PASS ? 50 * time : time; /* one pass is slower: the median must not change */
+static double op_seconds(int op) {
+    return 1e-6 * (1 + (int64_t)op * 7919 % 997);
 }
 
-static cr_status fake_launch(struct cr_device *device, const struct cr_call *call) {
-    if (fake.capturing) {
-        fake.captured += 1 + (int64_t)(call->op - call->program->op) * 7919 % 997;
-        return CR_OK;
-    }
-    if (call->op == call->program->op) { /* a pass begins; the very first is the run before the capture */
+static cr_status launch(struct cr_device *device, const struct cr_call *call) {
+    const int op = (int)(call->op - call->program->op);
+    if (is_capturing) return clock_s += op_seconds(op), CR_OK;
+    if (op == 0) { /* a pass begins; the very first is the run before the capture */
         if (fake.passes++ > 0) fake.replays_before_pass = CR_MIN(fake.replays_before_pass, fake.replays_since);
         fake.replays_since = 0;
     }
-    fake.now += cost_us(call);
-    return fake.real_kernels[call->op->kernel]->launch(device, call);
+    clock_s += (fake.passes == SLOW_PASS ? 50 : 1) * op_seconds(op); /* one is slower: the median must not change */
+    return cpu_kernels[call->op->kernel]->launch(device, call);
 }
-
-static cr_status host_reserve(struct cr_device *device, size_t bytes, void **out) {
-    (void)device;
-    *out = calloc(bytes, 1);
-    return *out ? CR_OK : CR_NO_MEMORY(bytes);
+static cr_status count_created(struct cr_device *device, void **event) {
+    return fake.events++, event_create(device, event);
 }
-static void host_release(struct cr_device *device, void *host) {
-    (void)device;
-    free(host);
-}
-static cr_status put(struct cr_device *device, enum cr_stream stream, void *dst, const void *host, size_t bytes) {
-    (void)device, (void)stream;
-    memcpy(dst, host, bytes);
-    return CR_OK;
-}
-static cr_status event_create(struct cr_device *device, void **event) {
-    fake.events++;
-    return host_reserve(device, sizeof(int64_t), event);
-}
-static void event_destroy(struct cr_device *device, void *event) {
-    (void)device;
+static void count_destroyed(struct cr_device *device, void *event) {
     fake.events -= event != NULL;
-    free(event);
+    event_destroy(device, event);
 }
-static cr_status event_record(struct cr_device *device, enum cr_stream stream, void *event) {
-    (void)device, (void)stream;
-    *(int64_t *)event = fake.now++; /* an event takes a moment itself, which belongs to no op */
+static cr_status elapsed_without_event(struct cr_device *device, void *from, void *to, double *seconds) {
+    CR_TRY(elapsed(device, from, to, seconds));
+    *seconds -= event_s;
     return CR_OK;
 }
-static cr_status stream_wait_event(struct cr_device *device, enum cr_stream stream, void *event) {
-    (void)device, (void)stream, (void)event;
-    return CR_OK;
-}
-static cr_status host_wait(struct cr_device *device, void *event) {
-    (void)device, (void)event;
-    return CR_OK;
-}
-static cr_status elapsed(struct cr_device *device, void *from, void *to, double *seconds) {
-    (void)device;
-    *seconds = (double)(*(int64_t *)to - *(int64_t *)from - 1) * 1e-6;
-    return CR_OK;
-}
-static cr_status capture_begin(struct cr_device *device) {
-    (void)device;
-    fake.capturing = true;
-    return CR_OK;
-}
-static cr_status capture_end(struct cr_device *device, void **capturing) {
-    fake.capturing = false;
-    CR_TRY(host_reserve(device, sizeof(int64_t), capturing));
-    *(int64_t *)*capturing = fake.captured;
-    return CR_OK;
-}
-static cr_status replay(struct cr_device *device, void *capturing) {
-    (void)device;
-    fake.now += *(int64_t *)capturing;
+static cr_status count_replays(struct cr_device *device, void *graph) {
     fake.replays++;
     fake.replays_since++;
-    return CR_OK;
+    return replay(device, graph);
 }
-static void graph_destroy(struct cr_device *device, void *capturing) {
-    host_release(device, capturing);
-}
-static cr_status get_small(struct cr_device *d, enum cr_stream stream, void *const *host, const void *const *src,
-                           const size_t *bytes, int count) {
-    for (int i = 0; i < count; i++) CR_TRY(put(d, stream, host[i], src[i], bytes[i]));
-    return CR_OK;
-}
-/* For the input feed: not an event of the profiler, which determines the clock. */
-static cr_status event_record_external(struct cr_device *device, enum cr_stream stream, void *event) {
-    return (void)device, (void)stream, (void)event, CR_OK;
-}
-static void range_push(const char *name) {
-    (void)name;
-}
-static void range_pop(void) {}
 
-static cr_status fake_open(struct cr_device **out) {
-    const struct cr_device_options options = {.threads = 1, .ref_only = true};
+static void make_asynchronous(struct cr_device *device) {
     memset(&fake, 0, sizeof fake);
     fake.replays_before_pass = 1000;
-    CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, out));
-    fake.real_kernels = (*out)->kernels;
-    for (int i = 0; fake.real_kernels[i]; i++) {
-        CR_ASSERT(i < KERNELS_MAX);
-        fake.kernel[i]        = *fake.real_kernels[i];
-        fake.kernel[i].launch = fake_launch;
-        fake.kernels[i]       = &fake.kernel[i];
-    }
-    fake.async         = (struct cr_async){.host_reserve          = host_reserve,
-                                           .host_release          = host_release,
-                                           .put                   = put,
-                                           .get                   = put,
-                                           .get_small             = get_small,
-                                           .move                  = put,
-                                           .event_create          = event_create,
-                                           .event_destroy         = event_destroy,
-                                           .event_record          = event_record,
-                                           .event_record_external = event_record_external,
-                                           .stream_wait_event     = stream_wait_event,
-                                           .host_wait             = host_wait,
-                                           .elapsed               = elapsed,
-                                           .capture_begin         = capture_begin,
-                                           .capture_end           = capture_end,
-                                           .graph_launch          = replay,
-                                           .graph_destroy         = graph_destroy,
-                                           .range_push            = range_push,
-                                           .range_pop             = range_pop};
-    fake.backend       = *(*out)->backend;
-    fake.backend.async = &fake.async;
-    (*out)->backend    = &fake.backend;
-    (*out)->kernels    = fake.kernels;
-    return CR_OK;
+    fake_wrap(device, launch);
+    event_s                     = 1e-6; /* an event takes a moment itself, which belongs to no op */
+    wrapped_async.event_create  = count_created;
+    wrapped_async.event_destroy = count_destroyed;
+    wrapped_async.elapsed       = elapsed_without_event;
+    wrapped_async.graph_launch  = count_replays;
 }
 
-/* ---- a bound program ---- */
-
-struct net {
-    struct cr_device       *device;
-    const struct cr_config *config;
-    struct cr_model         model;
-    struct cr_program       program;
-    struct cr_memory        memory;
-    struct cr_exec         *exec;
-};
-
-static cr_status net_open(struct net *n) {
-    static const char *const        overrides[] = {"model.arch=custom", "model.depths=1,1",    "model.widths=4,8",
-                                                   "model.stem=cifar",  "data.kind=synthetic", "data.image_size=8",
-                                                   "train.batch=2"};
-    const struct cr_compile_options options     = {.fuse = true, .reuse = true};
-    const struct cr_step_block      step        = {.lr = 0.01f};
-    uint8_t                         pixels[2 * 8 * 8 * 3];
-    const int32_t                   labels[2] = {1, 2};
-    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * 37);
-    CR_TRY(fake_open(&n->device));
-    const struct cr_cost_model cost_model = cr_device_cost_model(n->device);
-    CR_TRY(cr_config_open(&n->config, NULL, overrides, CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(n->config, 10, 8, 8, &n->model));
-    cr_model_set_real(&n->model, CR_F32);
-    CR_TRY(cr_model_program(&n->model, n->config, CR_PROGRAM_STEP, 2, &n->program));
-    CR_TRY(cr_compile(&n->program, &cost_model, &options));
-    const struct cr_program *const programs[] = {&n->program};
-    CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, programs, 1));
-    CR_TRY(cr_exec_open(&n->program, &n->memory, &n->exec));
+/* A training program that has run once. */
+static cr_status open_trained(struct net *n) {
+    static const char *const overrides[] = {"model.arch=custom", "model.depths=1,1",    "model.widths=4,8",
+                                            "model.stem=cifar",  "data.kind=synthetic", "data.image_size=8",
+                                            "train.batch=2"};
+    const struct net_plan    plan        = {.overrides     = overrides,
+                                            .count         = CR_COUNT(overrides),
+                                            .kind          = CR_PROGRAM_STEP,
+                                            .classes       = 10,
+                                            .size          = 8,
+                                            .batch         = 2,
+                                            .device        = {.threads = 1, .ref_only = true},
+                                            .fuse          = true,
+                                            .change_device = make_asynchronous};
+    CR_TRY(net_open(n, &plan));
     CR_TRY(n->device->backend->init_store(n->device, &n->model.store, n->config, n->memory.region[CR_REGION_STORE]));
-    CR_TRY(cr_exec_feed(n->exec, pixels, labels, NULL));
-    return cr_exec_run(n->exec, &step);
-}
-
-static void net_close(struct net *n) {
-    cr_exec_close(n->exec);
-    cr_memory_close(&n->memory);
-    cr_program_free(&n->program);
-    cr_model_close(&n->model);
-    cr_config_close(n->config);
-    cr_device_close(n->device);
+    return net_train(n, 1, 10);
 }
 
 /* ---- cases ---- */
 
-static void every_op_gets_its_own_time(void) {
+TEST(every_op_gets_its_own_time) {
     struct net                 n    = {0};
     struct cr_profile          p    = {0};
     const struct cr_step_block step = {.lr = 0.01f};
     double                     sum  = 0;
-    cr_log_quiet(true);
-    REQUIRE_OK(net_open(&n));
+    REQUIRE_OK(open_trained(&n));
     const int64_t runs = cr_exec_runs(n.exec);
     REQUIRE_OK(cr_profile_open(n.exec, &n.program, n.device, &step, PASSES, &p));
     for (int i = 0; i < n.program.ops; i++) {
-        const double want = (double)(1 + (int64_t)i * 7919 % 997) * 1e-6;
+        const double want = op_seconds(i);
         CHECK_INT(p.op[i].op, i);
         CHECK_NEAR(p.op[i].seconds, want, 1e-12);
         CHECK_NEAR(p.op[i].roofline_s,
@@ -226,18 +103,16 @@ static void every_op_gets_its_own_time(void) {
     cr_profile_close(&p);
     net_close(&n);
     CHECK_INT(fake.events, 0);
-    CHECK_INT(cr_alloc_live(), 0);
 }
 
-static void tables_are_sorted_and_sums_agree(void) {
+TEST(tables_are_sorted_and_sums_agree) {
     struct net                 n    = {0};
     struct cr_profile          p    = {0};
     struct cr_text             text = {0};
     const struct cr_step_block step = {.lr = 0.01f};
     double                     sum = 0, fraction = 0, ms, part;
     int                        lines = 0, op;
-    cr_log_quiet(true);
-    REQUIRE_OK(net_open(&n));
+    REQUIRE_OK(open_trained(&n));
     REQUIRE_OK(cr_profile_open(n.exec, &n.program, n.device, &step, 1, &p));
     cr_profile_sort_slowest_first(&p);
     for (int i = 1; i < n.program.ops; i++) CHECK(p.op[i].seconds <= p.op[i - 1].seconds);
@@ -263,12 +138,11 @@ static void tables_are_sorted_and_sums_agree(void) {
 }
 
 /* With typical rates (the CPU) no percentages are shown, since they would exceed 100; with known rates all are. */
-static void roofline_needs_known_rates(void) {
+TEST(roofline_needs_known_rates) {
     struct net                 n    = {0};
     struct cr_profile          p    = {0};
     const struct cr_step_block step = {.lr = 0.01f};
-    cr_log_quiet(true);
-    REQUIRE_OK(net_open(&n));
+    REQUIRE_OK(open_trained(&n));
     CHECK(n.device->caps.typical_rates); /* the fake device has the capabilities of the CPU */
     REQUIRE_OK(cr_profile_open(n.exec, &n.program, n.device, &step, 1, &p));
     for (int known = 0; known < 2; known++) {
@@ -290,5 +164,3 @@ static void roofline_needs_known_rates(void) {
     cr_profile_close(&p);
     net_close(&n);
 }
-
-TESTS(CASE(roofline_needs_known_rates), CASE(every_op_gets_its_own_time), CASE(tables_are_sorted_and_sums_agree))

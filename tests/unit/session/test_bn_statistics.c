@@ -40,7 +40,7 @@ static void expected(const char *momentum, double **out) {
     pruned_close(&p);
 }
 
-static void means_of_batches(void) {
+TEST(means_of_batches) {
     const struct cr_bn_options options = {.batches = 100}; /* the training set has three batches */
     struct pruned              p;
     struct cr_dataset         *train;
@@ -84,5 +84,3 @@ static void means_of_batches(void) {
     cr_dataset_close(train);
     pruned_close(&p);
 }
-
-TESTS(CASE(means_of_batches))

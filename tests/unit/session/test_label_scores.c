@@ -56,14 +56,14 @@ static void check_part(const char *part) {
     cr_free(range);
 }
 
-static void equal_to_scikit_learn(void) {
+TEST(equal_to_scikit_learn) {
     check_part("few");
     check_part("wide");
     check_part("rare");
 }
 
 /* Three images, two classes: labels {0}, {}, {0}. */
-static void by_hand(void) {
+TEST(by_hand) {
     struct cr_label_scores s = {.classes = 2, .words = 2};
     struct cr_label_score  score[2];
     const int32_t          rows[3][2]   = {{1, 1}, {0, 0}, {1, 1}};
@@ -79,7 +79,7 @@ static void by_hand(void) {
     cr_label_scores_free(&s);
 }
 
-static void thresholds_file(void) {
+TEST(thresholds_file) {
     char         dir[SUPPORT_PATH], path[SUPPORT_PATH + 32];
     double       out[3];
     const double given[3] = {0.25, 0.123456789, 1};
@@ -97,12 +97,4 @@ static void thresholds_file(void) {
     REQUIRE_OK(cr_file_write_atomic(path, "0.5\n2\n0.5\n", 10));
     CHECK_STATUS(cr_saved_model_thresholds(dir, 3, out), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "thresholds.txt:2: is no number from 0 to 1");
-    drop_folder(dir);
 }
-
-static void no_leaks(void) {
-    cr_st_close(golden);
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(equal_to_scikit_learn), CASE(by_hand), CASE(thresholds_file), CASE(no_leaks))

@@ -142,7 +142,7 @@ static void fixture_close(struct fixture *f) {
 
 /* ---- cases ---- */
 
-static void faster_program_is_used_below_a_limit(void) {
+TEST(faster_program_is_used_below_a_limit) {
     static const struct {
         double extra_s;
         bool   all;
@@ -171,7 +171,7 @@ static void faster_program_is_used_below_a_limit(void) {
 }
 
 /* Also where the limit is so large that nothing is recomputed. */
-static void program_without_a_limit_is_unchanged(void) {
+TEST(program_without_a_limit_is_unchanged) {
     struct fixture f;
     REQUIRE_OK(fixture_open(&f));
     for (int limited = 0; limited < 2; limited++) {
@@ -187,7 +187,7 @@ static void program_without_a_limit_is_unchanged(void) {
 }
 
 /* The plain program does not fit, whatever it recomputes. The slower one is used then. */
-static void program_that_fits_is_used(void) {
+TEST(program_that_fits_is_used) {
     struct fixture  f;
     struct compiled plain, all, chosen;
     REQUIRE_OK(fixture_open(&f));
@@ -209,7 +209,7 @@ static void program_that_fits_is_used(void) {
 
 /* The checkpoint holds the times of both programs. On resume the device would measure other times and choose the other
  * program. */
-static void resumed_run_uses_the_stored_times(void) {
+TEST(resumed_run_uses_the_stored_times) {
     struct fixture  f;
     struct compiled first, measured, resumed;
     char           *times = NULL;
@@ -231,6 +231,3 @@ static void resumed_run_uses_the_stored_times(void) {
     cr_free(times);
     fixture_close(&f);
 }
-
-TESTS(CASE(faster_program_is_used_below_a_limit), CASE(program_without_a_limit_is_unchanged),
-      CASE(program_that_fits_is_used), CASE(resumed_run_uses_the_stored_times))

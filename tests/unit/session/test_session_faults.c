@@ -37,7 +37,7 @@ static bool limit_below_the_need(char text[64]) {
 
 /* The device, the model, all passes of the compiler, plans and executors: with several programs of training, and
  * within a limit that needs recomputation, whose search may find another plan. */
-static void session_open_survives_failing_allocations(void) {
+TEST(session_open_survives_failing_allocations) {
     char limit[64];
     REQUIRE(limit_below_the_need(limit));
     const char *const variants[] = {"train.accumulate=3", limit};
@@ -60,7 +60,7 @@ static void session_open_survives_failing_allocations(void) {
     }
 }
 
-static void evaluation_survives_failing_allocations(void) {
+TEST(evaluation_survives_failing_allocations) {
     const struct cr_config   *config;
     struct cr_session         s;
     struct cr_dataset        *set;
@@ -135,10 +135,9 @@ static int load_all(const struct run *r) {
     return found;
 }
 
-static void training_survives_failing_allocations(void) {
+TEST(training_survives_failing_allocations) {
     static const char *const more[] = {"train.save_every=1"};
     struct run               r;
-    cr_log_quiet(true);
     for_each_failing_alloc(f, .least = 60, .tolerated = true, .dense = 40,
                            .stride = 12) { /* every third, as many are alike */
         run_prepare(&r, more, 1);
@@ -146,16 +145,13 @@ static void training_survives_failing_allocations(void) {
         const cr_status status = run_train(&r, NULL);
         failing_alloc_end(&f, status);
         if (status == CR_OK) CHECK_INT(load_all(&r), 2);
-        drop_folder(r.dir);
     }
-    cr_log_quiet(false);
 }
 
 /* A resumed run reads its checkpoint and then continues. */
-static void resuming_survives_failing_allocations(void) {
+TEST(resuming_survives_failing_allocations) {
     static const char *const more[] = {"train.steps=1"};
     struct run               r;
-    cr_log_quiet(true);
     run_prepare(&r, more, 1);
     REQUIRE_OK(run_train(&r, NULL));
     r.overrides[CR_COUNT(tiny)] = "train.steps=2";
@@ -164,9 +160,4 @@ static void resuming_survives_failing_allocations(void) {
         failing_alloc_end(&f, run_train(&r, "auto"));
     }
     CHECK(load_all(&r) >= 1);
-    drop_folder(r.dir);
-    cr_log_quiet(false);
 }
-
-TESTS(CASE(session_open_survives_failing_allocations), CASE(evaluation_survives_failing_allocations),
-      CASE(training_survives_failing_allocations), CASE(resuming_survives_failing_allocations))

@@ -49,7 +49,6 @@ static void fixture_open(struct fixture *s, const struct cr_backend *backend, co
 static void fixture_close(struct fixture *s) {
     cr_session_close(&s->session);
     cr_config_close(s->config);
-    drop_folder(s->dir);
 }
 
 /* Opens as a session that resumes from `dir`; log output goes to s->log. */
@@ -127,7 +126,7 @@ static void check_misfit(const struct cr_backend *backend, const char *also, voi
 
 /* ---- cases ---- */
 
-static void without_checkpoint_table_the_device_selects(void) {
+TEST(without_checkpoint_table_the_device_selects) {
     struct fixture s;
     fixture_open(&s, &with_times, NULL);
     REQUIRE_OK(resume(&s, false));
@@ -144,7 +143,7 @@ static void without_checkpoint_table_the_device_selects(void) {
     fixture_close(&s);
 }
 
-static void matching_table_is_used(void) {
+TEST(matching_table_is_used) {
     struct fixture s;
     fixture_open(&s, &with_times, NULL);
     write_own_kernel_times(&s);
@@ -179,7 +178,7 @@ static void put_a_cut_one(struct fixture *s) {
     cr_free(text);
 }
 
-static void mismatched_table_needs_force(void) {
+TEST(mismatched_table_needs_force) {
     check_misfit(&with_times, NULL, put_other, "another device or with other libraries");
     check_misfit(&with_times, NULL, put_nonsense, "first line");
     check_misfit(&with_times, NULL, put_nothing, "first line");
@@ -188,13 +187,13 @@ static void mismatched_table_needs_force(void) {
 }
 
 /* Measured before, not here: other kernels, and so other bits. */
-static void device_without_table_needs_force(void) {
+TEST(device_without_table_needs_force) {
     check_misfit(&without_times, NULL, put_other, "this device (ordered) does not measure them");
     check_misfit(&with_times, "train.measure=no", write_own_kernel_times, "this device (timed) does not measure them");
 }
 
 /* Selected by order before, measured here: the same. Where nothing is measured here either, the run continues. */
-static void run_without_table_needs_force_to_measure(void) {
+TEST(run_without_table_needs_force_to_measure) {
     struct fixture s;
     fixture_open(&s, &with_times, NULL);
     s.ordered = true;
@@ -218,7 +217,7 @@ static void run_without_table_needs_force_to_measure(void) {
     fixture_close(&s);
 }
 
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     struct fixture s;
     fixture_open(&s, &with_times, NULL);
     write_own_kernel_times(&s);
@@ -232,7 +231,3 @@ static void failing_allocations(void) {
     }
     fixture_close(&s);
 }
-
-TESTS(CASE(without_checkpoint_table_the_device_selects), CASE(matching_table_is_used),
-      CASE(mismatched_table_needs_force), CASE(device_without_table_needs_force),
-      CASE(run_without_table_needs_force_to_measure), CASE(failing_allocations))

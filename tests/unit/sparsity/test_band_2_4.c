@@ -104,12 +104,12 @@ static void one(const struct shape *s) {
     cr_free(w);
 }
 
-static void weights_are_restored(void) {
+TEST(weights_are_restored) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) one(&shapes[i]);
 }
 
 /* A filter with 10 % nonzeros needs little more than one pass, an empty one none, a full one two. */
-static void work_follows_density(void) {
+TEST(work_follows_density) {
     static const int    nonzeros[] = {0, 10, 100};
     static const double least[] = {0, 1, 2}, most[] = {0, 1.25, 2};
     for (int i = 0; i < 3; i++) {
@@ -130,7 +130,7 @@ static void work_follows_density(void) {
     }
 }
 
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     const struct cr_mma_sp_layout how    = {.stride = 1, .chunk = 8, .bands = 1};
     const float                   two[2] = {1, 0};
     struct cr_sparse              sparse;
@@ -153,5 +153,3 @@ static void failing_allocations(void) {
     cr_mma_sp_map_free(&map);
     cr_sparse_free(&sparse);
 }
-
-TESTS(CASE(weights_are_restored), CASE(work_follows_density), CASE(failing_allocations))

@@ -133,7 +133,7 @@ static void carries_out(const struct filter *f, int64_t nonzeros, const struct c
     cr_block_sparse_free(&b);
 }
 
-static void block_lists_compute_the_convolution(void) {
+TEST(block_lists_compute_the_convolution) {
     for (size_t i = 0; i < CR_COUNT(filters); i++) {
         const struct filter *f        = &filters[i];
         const int64_t        nonzeros = make(f);
@@ -148,7 +148,7 @@ static void block_lists_compute_the_convolution(void) {
 }
 
 /* Groups have output blocks of similar length, the longest first. */
-static void longest_blocks_come_first(void) {
+TEST(longest_blocks_come_first) {
     const struct filter   *f = &filters[2];
     struct cr_block_sparse b;
     uint32_t               before = UINT32_MAX;
@@ -163,7 +163,7 @@ static void longest_blocks_come_first(void) {
     cr_block_sparse_free(&b);
 }
 
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     const struct filter         *f      = &filters[1];
     const struct cr_block_layout layout = {.side = SIDE, .teams = 2};
     make(f);
@@ -175,5 +175,3 @@ static void failing_allocations(void) {
         if (status == CR_OK) cr_block_sparse_free(&b);
     }
 }
-
-TESTS(CASE(block_lists_compute_the_convolution), CASE(longest_blocks_come_first), CASE(failing_allocations))

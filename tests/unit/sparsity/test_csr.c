@@ -35,7 +35,7 @@ static int64_t make(const struct shape *s) {
     return nonzeros;
 }
 
-static void csr_rows_are_restored(void) {
+TEST(csr_rows_are_restored) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         const struct shape *s        = &shapes[i];
         const int64_t       nonzeros = make(s), count = s->K * s->R * s->S * s->C;
@@ -50,7 +50,7 @@ static void csr_rows_are_restored(void) {
 }
 
 /* From bits that begin anywhere in a byte: the same places as from bytes. */
-static void indices_come_from_bits(void) {
+TEST(indices_come_from_bits) {
     static uint8_t bits[WEIGHTS / 8 + 8];
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (int64_t first = 0; first < 18; first++) {
@@ -69,7 +69,7 @@ static void indices_come_from_bits(void) {
         }
 }
 
-static void explicit_zeros_are_preserved(void) {
+TEST(explicit_zeros_are_preserved) {
     const float      two[2]   = {0.0f, 3.0f};
     const uint8_t    which[2] = {1, 0};
     struct cr_sparse sparse;
@@ -120,7 +120,7 @@ static void linearised_once(const struct shape *s, int64_t chunk, int64_t stride
     cr_linear_filter_free(&to);
     cr_sparse_free(&sparse);
 }
-static void offsets_are_linearised(void) {
+TEST(offsets_are_linearised) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         linearised_once(&shapes[i], shapes[i].C, 1, 1);
         linearised_once(&shapes[i], 4, 2, 2);
@@ -128,7 +128,7 @@ static void offsets_are_linearised(void) {
     }
 }
 
-static void sell_slices_contain_every_row(void) {
+TEST(sell_slices_contain_every_row) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         const struct shape     *s    = &shapes[i];
         const int64_t           taps = s->R * s->S * s->C, slice_rows = 32;
@@ -217,13 +217,13 @@ static void transposed_once(const struct shape *s, int64_t stride, int64_t pad) 
     CHECK_INT(seen, cr_sparse_nnz(&sparse)); /* each weight belongs to one phase */
     cr_sparse_free(&sparse);
 }
-static void transposed_filters_give_gradients(void) {
+TEST(transposed_filters_give_gradients) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (int64_t stride = 1; stride <= 4; stride++)
             for (int64_t pad = 0; pad <= 3; pad++) transposed_once(&shapes[i], stride, pad);
 }
 
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     const struct cr_linear_layout how           = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
     const struct cr_transposition transposition = cr_sparse_transposition(3, 3, 1, 1, 0, 0);
     struct cr_sparse              sparse, other;
@@ -277,7 +277,7 @@ static void make_24(void) {
     }
 }
 
-static void two_four_is_restored(void) {
+TEST(two_four_is_restored) {
     make_24();
     REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
     for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
@@ -293,7 +293,7 @@ static void two_four_is_restored(void) {
 
 /* From a bit pattern, at any bit offset; rows may end in the middle of a group, which the next row does not
  * complete. */
-static void two_four_is_detected(void) {
+TEST(two_four_is_detected) {
     static const struct {
         int     columns;
         uint8_t row[2][10]; /* of two rows */
@@ -316,7 +316,3 @@ static void two_four_is_detected(void) {
             CHECK_INT(cr_sparse_is_24(bits, first, 2, cases[i].columns), cases[i].is);
         }
 }
-
-TESTS(CASE(csr_rows_are_restored), CASE(indices_come_from_bits), CASE(explicit_zeros_are_preserved),
-      CASE(offsets_are_linearised), CASE(sell_slices_contain_every_row), CASE(transposed_filters_give_gradients),
-      CASE(failing_allocations), CASE(two_four_is_restored), CASE(two_four_is_detected))

@@ -76,7 +76,7 @@ static void prepare_noisy(struct run *r) {
     give(r, "data.mixup=0.5");
 }
 
-static void best_is_chosen_by_the_metric(void) {
+TEST(best_is_chosen_by_the_metric) {
     static const char *const metrics[] = {"top1", "top5", "loss"};
     for (int with_ema = 0; with_ema < 2; with_ema++) {
         struct run r;
@@ -98,7 +98,6 @@ static void best_is_chosen_by_the_metric(void) {
         }
         check_same(&r, "top1", "loss");
         CHECK(steps[1] != steps[2]); /* the metrics disagree, so the comparison can fail */
-        finish(&r);
     }
 }
 
@@ -116,7 +115,7 @@ static int last_step(const struct run *r, const char *name) {
 }
 
 /* The run stops where the log of the whole run says, also after it was cut at an epoch, or within one, and resumed. */
-static void patience_stops(void) {
+TEST(patience_stops) {
     static const int cuts[] = {6, 10, 12, 18, 20, 24};
     struct run       r;
     prepare_noisy(&r);
@@ -145,12 +144,11 @@ static void patience_stops(void) {
     CHECK_INT(last_step(&r, "early"), stop);
     REQUIRE_OK(RESUME(&r, "early", "train.patience=0"));
     check_same(&r, "whole", "early");
-    finish(&r);
 }
 
 /* Small validation sets have equal evaluations. Of these the averages decide, which predict uses. A third of the images
  * has no exact value in best.json, and a resumed run must still find that the next third is not better. */
-static void equal_evaluations(void) {
+TEST(equal_evaluations) {
     struct run r;
     prepare_noisy(&r);
     give(&r, "data.val_images=33");
@@ -172,11 +170,10 @@ static void equal_evaluations(void) {
     }
     CHECK_INT(linked_step(&r, "whole"), e.step[best_of(&e, EPOCHS, false)]);
     CHECK(ties > 0 && thirds > 0); /* otherwise nothing was tested */
-    finish(&r);
 }
 
 /* A run that is resumed with another metric begins to compare anew. */
-static void the_metric_may_change(void) {
+TEST(the_metric_may_change) {
     struct run r;
     prepare_noisy(&r);
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=24"));
@@ -189,7 +186,4 @@ static void the_metric_may_change(void) {
         later.value[later.count++] = e.value[i];
     }
     CHECK_INT(linked_step(&r, "a"), later.step[best_of(&later, later.count, true)]);
-    finish(&r);
 }
-
-TESTS(CASE(best_is_chosen_by_the_metric), CASE(patience_stops), CASE(equal_evaluations), CASE(the_metric_may_change))

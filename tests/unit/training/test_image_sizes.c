@@ -14,7 +14,7 @@ static void prepare_shapes(struct run *r) {
     give(r, "model.classes=10");
 }
 
-static void one_size_is_a_plain_run(void) {
+TEST(one_size_is_a_plain_run) {
     struct run r;
     prepare_shapes(&r);
     give(&r, "data.image_size=12");
@@ -23,7 +23,6 @@ static void one_size_is_a_plain_run(void) {
     check_same(&r, "plain", "listed");
     REQUIRE_OK(TRAIN(&r, "others", "data.image_sizes=8@0,12@1"));
     CHECK(!same_file(&r, "plain", "others", "model.safetensors"));
-    finish(&r);
 }
 
 /* The epochs of 8 and 12 pixels, and again 8 pixels, equal the parts that a person would run one after the other. */
@@ -37,10 +36,9 @@ static void check_by_hand(const char *extra, const char *const steps[2]) {
     REQUIRE_OK(train(&r, "hand", "auto", true, (const char *const[]){"data.image_size=12", steps[1], NULL}));
     REQUIRE_OK(train(&r, "hand", "auto", true, (const char *const[]){"data.image_size=8", "train.steps=0", NULL}));
     check_same(&r, "sizes", "hand");
-    finish(&r);
 }
 
-static void sizes_change_between_epochs(void) {
+TEST(sizes_change_between_epochs) {
     const char *const whole[] = {"train.steps=6", "train.steps=12"}, *const parts[] = {"train.steps=3",
                                                                                        "train.steps=6"};
     check_by_hand("data.workers=3", whole);
@@ -49,7 +47,7 @@ static void sizes_change_between_epochs(void) {
     check_by_hand("data.cutmix=1", whole);
 }
 
-static void resume_is_bitwise(void) {
+TEST(resume_is_bitwise) {
     struct run r;
     prepare_shapes(&r);
     give(&r, "data.image_size=12");
@@ -58,11 +56,10 @@ static void resume_is_bitwise(void) {
     resumes_bitwise(&r, 12, 2);
     CHECK_STATUS(RESUME(&r, "whole", "data.image_sizes=8@0,12@2", "train.epochs=3"), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "data.image_sizes: 8@0,12@1 -> 8@0,12@2");
-    finish(&r);
 }
 
 /* One pool serves all sizes: it is as large as the largest needs. */
-static void the_largest_size_gives_the_pool(void) {
+TEST(the_largest_size_gives_the_pool) {
     static const char *const sizes[] = {"data.image_sizes=16@0,24@1", "data.image_sizes=24@0"};
     size_t                   bytes[2];
     for (int i = 0; i < 2; i++) {
@@ -81,7 +78,7 @@ static void the_largest_size_gives_the_pool(void) {
     CHECK(bytes[0] == bytes[1]);
 }
 
-static void texts_are_checked(void) {
+TEST(texts_are_checked) {
     static const struct {
         const char *text;
         int         count, size, epoch; /* of the last */
@@ -113,6 +110,3 @@ static void texts_are_checked(void) {
     for (int e = 0; e < 7; e++) CHECK_INT(cr_size_index(&sizes, e), want[e]);
     CHECK_INT(cr_size_largest(&sizes), 1);
 }
-
-TESTS(CASE(one_size_is_a_plain_run), CASE(sizes_change_between_epochs), CASE(resume_is_bitwise),
-      CASE(the_largest_size_gives_the_pool), CASE(texts_are_checked))

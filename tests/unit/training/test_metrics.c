@@ -60,7 +60,7 @@ static int count_of(const char *text, const char *part) {
     return count;
 }
 
-static void steps_are_logged_and_time_adds_lines(void) {
+TEST(steps_are_logged_and_time_adds_lines) {
     int   logged;
     char *text = log_of(1000, false, &logged);
     CHECK_INT(count_of(text, "step "), STEPS / LOG_EVERY);
@@ -77,7 +77,7 @@ static void steps_are_logged_and_time_adds_lines(void) {
     cr_free(text);
 }
 
-static void quiet_leaves_results(void) {
+TEST(quiet_leaves_results) {
     int   logged;
     char *text = log_of(0, true, &logged);
     CHECK_STR(text, "evaluated\n");
@@ -86,7 +86,7 @@ static void quiet_leaves_results(void) {
 }
 
 /* Every line of log.jsonl is JSON, also when the loss is not a number or a run ends without one. */
-static void lines_are_json(void) {
+TEST(lines_are_json) {
     char                           dir[] = "/tmp/cresnet-metrics-XXXXXX", log[64], *text = NULL;
     struct cr_report              *report;
     const struct cr_report_options options = {
@@ -157,7 +157,7 @@ static double wait_of(bool overlapped, struct cr_report_span *span) {
     return wait;
 }
 
-static void a_wait_of_the_host_is_no_wait_of_a_device_that_computes(void) {
+TEST(a_wait_of_the_host_is_no_wait_of_a_device_that_computes) {
     struct cr_report_span span;
     double                wait = wait_of(false, &span);
     CHECK(wait > 0.85 && wait <= 1);
@@ -167,6 +167,3 @@ static void a_wait_of_the_host_is_no_wait_of_a_device_that_computes(void) {
     const double fraction = (double)span.wait_ns / (double)span.ns;
     CHECK(fraction > 0.6 && fraction < 0.85);
 }
-
-TESTS(CASE(a_wait_of_the_host_is_no_wait_of_a_device_that_computes), CASE(lines_are_json),
-      CASE(steps_are_logged_and_time_adds_lines), CASE(quiet_leaves_results))

@@ -56,7 +56,7 @@ static bool is_listed(const char *name) {
     return false;
 }
 
-static void evaluation_and_host_may_change(void) {
+TEST(evaluation_and_host_may_change) {
     prepare_shapes();
     REQUIRE_OK(TRAIN(&r, "whole", "train.steps=4"));
     for (size_t i = 0; i < CR_COUNT(harmless); i++) {
@@ -73,7 +73,6 @@ static void evaluation_and_host_may_change(void) {
         if (free_to_change != (is_listed(name_of(&cr_keys[i], name)) || is_special(name)))
             TEST_FAIL_("%s: what it decides, and the list `harmless`, differ", name);
     }
-    finish(&r);
 }
 
 /* ---- keys that must not change ---- */
@@ -139,7 +138,7 @@ static void check_refused(const struct cr_key *key, const struct cr_config *conf
         TEST_FAIL_("%s: %s", change[0], cr_error_message());
 }
 
-static void network_and_data_must_not_change(void) {
+TEST(network_and_data_must_not_change) {
     const struct cr_config *config;
     int                     models = 0, data = 0;
     prepare_shapes();
@@ -160,11 +159,10 @@ static void network_and_data_must_not_change(void) {
     CHECK(models > 20 && data > 35);
     CHECK_STATUS(RESUME(&r, "a", "optim.lr=0.3", "train.steps=4"), CR_OK);
     cr_config_close(config);
-    finish(&r);
 }
 
 /* What the classes of keys claim: a key of the data changes the weights, one of evaluation does not. */
-static void classes_are_true(void) {
+TEST(classes_are_true) {
     static const char *const data[] = {
         "data.hflip=1",         "data.pad=1",        "data.mean=0.1", "data.cutmix=1",         "data.drop_last=no",
         "data.train_images=24", "data.repeats=2",    "train.seed=2",  "data.erase=1",          "data.pad_mode=edge",
@@ -182,7 +180,4 @@ static void classes_are_true(void) {
         if (same_file(&r, "whole", name, "model.safetensors") == changes)
             TEST_FAIL_("%s %s the weights", value, changes ? "does not change" : "changes");
     }
-    finish(&r);
 }
-
-TESTS(CASE(evaluation_and_host_may_change), CASE(network_and_data_must_not_change), CASE(classes_are_true))

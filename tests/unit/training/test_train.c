@@ -6,22 +6,22 @@
 /* ---- resume ---- */
 
 /* Stopped after every single step, at the end of an epoch and in the middle, with batches left over. */
-static void resume_is_bitwise_identical(void) {
+TEST(resume_is_bitwise_identical) {
     RESUMES("train.seed=2", 12, "train.accumulate=1");
 }
-static void resume_with_batches_left_over(void) {
+TEST(resume_with_batches_left_over) {
     RESUMES("train.seed=2", 2, "train.accumulate=4"); /* one update and two remaining batches per epoch */
     RESUMES("train.seed=2", 6, "train.accumulate=2");
 }
 
 /* Pruning before updates 3, 5, 7, 9 and after the last: stopped at, before and after each. */
 #define GRADUAL "prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7", "prune.frequency=2"
-static void resume_in_the_middle_of_pruning(void) {
+TEST(resume_in_the_middle_of_pruning) {
     RESUMES("prune.frequency=3", 12, GRADUAL);
     RESUMES("prune.frequency=3", 6, GRADUAL, "train.accumulate=2");
 }
 
-static void changed_config_needs_force(void) {
+TEST(changed_config_needs_force) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=3"));
@@ -33,11 +33,10 @@ static void changed_config_needs_force(void) {
     const char *const forced[] = {"train.steps=5", "train.batch=2", NULL};
     REQUIRE_OK(train(&r, "a", "auto", true, forced));
     CHECK_STATUS(TRAIN(&r, "a", "train.steps=9"), CR_ERR_CONFIG); /* in use */
-    finish(&r);
 }
 
 /* The same command line continues with the batch size that was found when the run began, for any amount of memory. */
-static void found_batch_size_is_reused(void) {
+TEST(found_batch_size_is_reused) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "whole", "train.batch=24", "train.steps=2"));
@@ -46,7 +45,6 @@ static void found_batch_size_is_reused(void) {
     check_same(&r, "whole", "cut");
     CHECK_STATUS(TRAIN(&r, "few", "train.batch=auto", "train.accumulate=27"), CR_ERR_CONFIG); /* of 26 images */
     CHECK_HAS(cr_error_message(), "the training set has 26");
-    finish(&r);
 }
 
 /* ---- parameters of a session, read through the lists that checkpoints use ---- */
@@ -62,7 +60,7 @@ static cr_status open_session(const struct run *r, const char *const *more, cons
     if (status != CR_OK) cr_config_close(*config);
     return status;
 }
-#define OPEN(run, config, s, ...) open_session((run), (const char *const[]){__VA_ARGS__, NULL}, (config), (s))
+#define OPEN_SESSION(run, config, s, ...) open_session((run), (const char *const[]){__VA_ARGS__, NULL}, (config), (s))
 
 static const float *values_of(const struct cr_session *s, int param) {
     const struct cr_param *q      = &s->model.store.param[param];
@@ -95,8 +93,8 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     text_into(start, "%s/start/last", r.dir);
     snprintf(weights, sizeof weights, "model.weights=%s", start);
     REQUIRE_OK(TRAIN(&r, "frozen", weights, freeze, "optim.weight_decay=0.1", "optim.decay_norm_bias=yes"));
-    REQUIRE_OK(OPEN(&r, &config_a, &before, "train.steps=0"));
-    REQUIRE_OK(OPEN(&r, &config_b, &after, "train.steps=0"));
+    REQUIRE_OK(OPEN_SESSION(&r, &config_a, &before, "train.steps=0"));
+    REQUIRE_OK(OPEN_SESSION(&r, &config_b, &after, "train.steps=0"));
     REQUIRE_OK(cr_session_load_weights(&before, start, true));
     REQUIRE_OK(cr_session_load_weights(&after, text_into(path, "%s/frozen/last", r.dir), true));
     check_frozen(&before, &after, frozen);
@@ -104,9 +102,8 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     cr_session_close(&after);
     cr_config_close(config_a);
     cr_config_close(config_b);
-    finish(&r);
 }
-static void frozen_parameters_do_not_change(void) {
+TEST(frozen_parameters_do_not_change) {
     check_freeze("model.freeze=stem,layer1", (const char *const[]){"conv1", "bn1", "layer1", NULL});
     check_freeze("model.freeze=layer2", (const char *const[]){"layer2", NULL});
     check_freeze("model.freeze=stem,layer1,layer2", (const char *const[]){"conv1", "bn1", "layer1", "layer2", NULL});
@@ -116,7 +113,7 @@ static void frozen_parameters_do_not_change(void) {
 /* ---- a loss that is not finite ---- */
 
 /* A large product of decay and learning rate makes the weights grow without bound. */
-static void infinite_loss_stops_without_damage(void) {
+TEST(infinite_loss_stops_without_damage) {
     struct run              r;
     const struct cr_config *config;
     struct cr_session       s;
@@ -127,19 +124,18 @@ static void infinite_loss_stops_without_damage(void) {
     CHECK_STATUS(TRAIN(&r, "a", "train.epochs=9"), CR_ERR_NUMERIC);
     CHECK_HAS(cr_error_message(), "is not finite");
     CHECK_HAS(cr_error_message(), "optim.lr");
-    REQUIRE_OK(OPEN(&r, &config, &s, "train.steps=0"));
+    REQUIRE_OK(OPEN_SESSION(&r, &config, &s, "train.steps=0"));
     REQUIRE_OK(cr_session_load_weights(&s, text_into(path, "%s/a", r.dir), true));
     for (int i = 0; i < s.model.store.params; i++)
         for (int64_t k = 0; k < s.model.store.param[i].elems; k++)
             if (!isfinite(values_of(&s, i)[k])) TEST_FAIL_("%s is not finite", s.model.store.param[i].name);
     cr_session_close(&s);
     cr_config_close(config);
-    finish(&r);
 }
 
 /* ---- weights ---- */
 
-static void weights_are_loaded_or_refused(void) {
+TEST(weights_are_loaded_or_refused) {
     struct run              r;
     const struct cr_config *config;
     struct cr_session       s;
@@ -158,7 +154,7 @@ static void weights_are_loaded_or_refused(void) {
     CHECK_HAS(cr_error_message(), "layer2.0.conv1.weight");
     /* head = new replaces a classifier that would fit, keep loads it */
     for (int fresh = 0; fresh < 2; fresh++) {
-        REQUIRE_OK(OPEN(&r, &config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
+        REQUIRE_OK(OPEN_SESSION(&r, &config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
         int fc            = cr_param_store_find(&s.model.store, "fc.weight"),
             conv          = cr_param_store_find(&s.model.store, "conv1.weight");
         const float first = *values_of(&s, fc), conv_first = *values_of(&s, conv);
@@ -168,7 +164,6 @@ static void weights_are_loaded_or_refused(void) {
         cr_session_close(&s);
         cr_config_close(config);
     }
-    finish(&r);
 }
 
 /* ---- evaluation ---- */
@@ -191,7 +186,7 @@ static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
 }
 
 /* Data that evaluation computes once for many batches must not persist over the training between two evaluations. */
-static void earlier_evaluation_changes_nothing(void) {
+TEST(earlier_evaluation_changes_nothing) {
     struct run r;
     double     loss[2];
     prepare(&r);
@@ -200,7 +195,7 @@ static void earlier_evaluation_changes_nothing(void) {
         struct cr_session       s;
         struct cr_dataset      *train_set, *val_set;
         struct cr_scores        scores;
-        REQUIRE_OK(OPEN(&r, &config, &s, NULL));
+        REQUIRE_OK(OPEN_SESSION(&r, &config, &s, NULL));
         REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &train_set));
         REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &val_set));
         CHECK(s.eval.hoisted > 0);
@@ -214,12 +209,11 @@ static void earlier_evaluation_changes_nothing(void) {
         cr_config_close(config);
     }
     CHECK(isfinite(loss[0]) && loss[0] > 0 && loss[0] == loss[1]);
-    finish(&r);
 }
 
 /* ---- the step loop allocates nothing ---- */
 
-static void step_loop_does_not_allocate(void) {
+TEST(step_loop_does_not_allocate) {
     static const char *const worker_options[] = {"data.workers=0", "data.workers=2"};
     for (size_t w = 0; w < CR_COUNT(worker_options); w++) {
         struct run              r;
@@ -229,7 +223,7 @@ static void step_loop_does_not_allocate(void) {
         struct cr_loader       *loader;
         uint64_t                after_first = 0;
         prepare(&r);
-        REQUIRE_OK(OPEN(&r, &config, &s, worker_options[w]));
+        REQUIRE_OK(OPEN_SESSION(&r, &config, &s, worker_options[w]));
         REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
         const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
                                                   .prepare   = s.prepare_train,
@@ -256,11 +250,5 @@ static void step_loop_does_not_allocate(void) {
         cr_dataset_close(set);
         cr_session_close(&s);
         cr_config_close(config);
-        finish(&r);
     }
 }
-
-TESTS(CASE(resume_is_bitwise_identical), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
-      CASE(changed_config_needs_force), CASE(found_batch_size_is_reused), CASE(frozen_parameters_do_not_change),
-      CASE(infinite_loss_stops_without_damage), CASE(weights_are_loaded_or_refused),
-      CASE(earlier_evaluation_changes_nothing), CASE(step_loop_does_not_allocate))

@@ -28,43 +28,42 @@ static void check_cuts(const char *const *keys, bool averages) {
     REQUIRE_OK(TRAIN(&r, "other", "optim.weight_decay=0.3"));
     CHECK(!same_file(&r, "whole", "other", "model.safetensors")); /* the comparison can fail */
     if (averages) CHECK(!same_file(&r, "whole", "other", "ema.safetensors"));
-    finish(&r);
 }
 #define CUTS(averages, ...) check_cuts((const char *const[]){__VA_ARGS__, NULL}, averages)
 #define PRUNED "prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7", "prune.frequency=2"
 
-static void adamw_resumes(void) {
+TEST(adamw_resumes) {
     CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no");
     CUTS(true, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9", PRUNED);
 }
-static void lamb_resumes(void) {
+TEST(lamb_resumes) {
     CUTS(true, "optim.kind=lamb", "optim.lr=0.01", "optim.nesterov=no", "train.clip_norm=1", "ema.decay=0.9", PRUNED);
 }
-static void muon_resumes(void) {
+TEST(muon_resumes) {
     CUTS(true, "optim.kind=muon", "optim.lr=0.005", "optim.nesterov=yes", "train.clip_norm=1", "ema.decay=0.9", PRUNED);
 }
 /* Masks depend on the step, and not on what ran before. */
-static void dropped_runs_resume(void) {
+TEST(dropped_runs_resume) {
     CUTS(false, "model.stochastic_depth=0.5", "model.dropout=0.5", "train.accumulate=2");
 }
-static void lars_resumes(void) {
+TEST(lars_resumes) {
     CUTS(true, "optim.kind=lars", "optim.lr=1", "ema.decay=0.9", "ema.warmup=no");
 }
-static void mixed_images_resume(void) {
+TEST(mixed_images_resume) {
     CUTS(false, "data.mixup=0.4", "data.cutmix=1", "data.erase=0.5", "data.augment=trivial",
          "data.jitter=0.4,0.4,0.4,0.1");
 }
-static void sgd_with_averages_resumes(void) {
+TEST(sgd_with_averages_resumes) {
     CUTS(true, "ema.decay=0.9", PRUNED);
     CUTS(true, "ema.decay=0.9", "schedule.kind=one_cycle", "schedule.warmup_epochs=0", "schedule.low_momentum=0.8");
 }
 
 /* Equal averages: of the weights after both epochs. */
-static void averages_of_epochs_resume(void) {
+TEST(averages_of_epochs_resume) {
     CUTS(true, "ema.swa_start=1", "ema.swa_batches=2");
 }
 
-static void own_rates_resume(void) {
+TEST(own_rates_resume) {
     CUTS(true, "optim.layer_decay=0.6", "optim.head_lr=0.5", "ema.decay=0.9");
     CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "optim.layer_decay=0.6", PRUNED);
 }
@@ -101,7 +100,7 @@ static double logged(const struct run *r, const char *name, const char *key) {
 }
 
 /* The logged results of the averages are those of their file, and best.json has the better of both. */
-static void averages_are_evaluated(void) {
+TEST(averages_are_evaluated) {
     struct run       r;
     struct cr_scores raw, ema;
     char             path[SUPPORT_PATH], *text;
@@ -123,11 +122,10 @@ static void averages_are_evaluated(void) {
     CHECK_NEAR(ema1, (double)ema.correct1 / 40, 1e-9);
     CHECK_NEAR(top1, fmax(raw1, ema1), 0);
     cr_free(text);
-    finish(&r);
 }
 
 /* A resumed run may add averages, and may continue without them. */
-static void averages_start_on_request(void) {
+TEST(averages_start_on_request) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=4"));
@@ -136,9 +134,4 @@ static void averages_start_on_request(void) {
     REQUIRE_OK(RESUME(&r, "a", "train.steps=0", "ema.decay=0"));
     REQUIRE_OK(TRAIN(&r, "b", "train.steps=0"));
     check_same(&r, "a", "b");
-    finish(&r);
 }
-
-TESTS(CASE(adamw_resumes), CASE(lamb_resumes), CASE(muon_resumes), CASE(dropped_runs_resume),
-      CASE(averages_of_epochs_resume), CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume),
-      CASE(sgd_with_averages_resumes), CASE(averages_are_evaluated), CASE(averages_start_on_request))

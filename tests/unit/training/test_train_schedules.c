@@ -17,12 +17,12 @@
     "prune.sparsity=0.8", "prune.schedule=rigl", "prune.scope=erk", "prune.end=1.84", "prune.frequency=3",             \
         "prune.drop_fraction=0.5"
 
-static void acdc_resumes(void) {
+TEST(acdc_resumes) {
     RESUMES("prune.dense_epochs=0.5", 12, ACDC);
     RESUMES("prune.start=0.17", 12, ACDC, "prune.pattern=2:4", "prune.sparsity=0.5", "model.widths=8,8",
             "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9");
 }
-static void rigl_resumes(void) {
+TEST(rigl_resumes) {
     RESUMES("prune.drop_fraction=0.3", 12, RIGL);
     RESUMES("train.seed=2", 12, RIGL, "train.clip_norm=1", "ema.decay=0.9", "optim.kind=lars", "optim.lr=1");
 }
@@ -70,7 +70,7 @@ static struct cr_prune layers_of(const struct state *s) {
 
 /* The warm-up is that of a dense run. A sparse phase begins with the smallest weights of all layers at 0, a dense phase
  * with all momenta at 0, and the weights that were pruned train again. */
-static void acdc_phases(void) {
+TEST(acdc_phases) {
     static const char *const keys[] = {ACDC};
     struct run               plain, r;
     struct state             dense, sparse, freed, later, last;
@@ -114,7 +114,6 @@ static void acdc_phases(void) {
     forget(&freed);
     forget(&later);
     forget(&last);
-    finish(&plain);
 }
 
 /* ---- RigL ---- */
@@ -185,7 +184,7 @@ static void check_layer(const struct cr_param *q, const struct state *before, co
     cr_free(free_);
 }
 
-static void rigl_moves_by_dense_gradients(void) {
+TEST(rigl_moves_by_dense_gradients) {
     static const char *const keys[] = {RIGL};
     struct run               plain, r;
     struct state             first, before, after, next;
@@ -224,7 +223,4 @@ static void rigl_moves_by_dense_gradients(void) {
     forget(&before);
     forget(&after);
     forget(&next);
-    finish(&plain);
 }
-
-TESTS(CASE(acdc_resumes), CASE(rigl_resumes), CASE(acdc_phases), CASE(rigl_moves_by_dense_gradients))

@@ -49,7 +49,7 @@ static void count_rows(const struct run *r, const char *const *more, int *forwar
 }
 #define COUNT(run, ...) count_rows((run), (const char *const[]){__VA_ARGS__, NULL}, &forward, &dgrad, &wgrad)
 
-static void sparse_kernels_need_fixed_masks(void) {
+TEST(sparse_kernels_need_fixed_masks) {
     struct run r;
     int        forward, dgrad, wgrad;
     begin(&r);
@@ -66,7 +66,6 @@ static void sparse_kernels_need_fixed_masks(void) {
     CHECK(forward == 4 && dgrad == 3);
     COUNT(&r, "optim.kind=lars");
     CHECK_INT(wgrad, 0);
-    finish(&r);
 }
 
 /* The value buffer of the last checkpoint of a run; the caller frees it with cr_free. */
@@ -111,7 +110,7 @@ static double difference(const struct run *r, const char *a, const char *b, int6
     return most;
 }
 
-static void steps_match_dense_kernels(void) {
+TEST(steps_match_dense_kernels) {
     static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
     struct run               r;
     int64_t                  zeros;
@@ -127,19 +126,17 @@ static void steps_match_dense_kernels(void) {
         CHECK(zeros > 4000);
         CHECK(rounding < 2e-5);
         CHECK(moved > 20 * rounding); /* the comparison can fail */
-        finish(&r);
     }
 }
 
-static void resume_is_bitwise_identical(void) {
+TEST(resume_is_bitwise_identical) {
     struct run r;
     begin(&r);
     resumes_bitwise(&r, 12, 2);
-    finish(&r);
 }
 
 /* A run that prunes during training, resumed also after the last pruning: it stays on its initial kernels. */
-static void resume_after_gradual_pruning(void) {
+TEST(resume_after_gradual_pruning) {
     struct run r;
     prepare(&r);
     give(&r, "model.widths=8,16");
@@ -150,8 +147,4 @@ static void resume_after_gradual_pruning(void) {
     REQUIRE_OK(TRAIN(&r, "cut", "train.steps=9"));
     REQUIRE_OK(RESUME(&r, "cut", "train.steps=0"));
     check_same(&r, "whole", "cut");
-    finish(&r);
 }
-
-TESTS(CASE(sparse_kernels_need_fixed_masks), CASE(steps_match_dense_kernels), CASE(resume_is_bitwise_identical),
-      CASE(resume_after_gradual_pruning))

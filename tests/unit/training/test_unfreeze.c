@@ -16,10 +16,9 @@ static void check_by_hand(const char *freeze, const char *unfreeze, const char *
     CHECK(!same_file(&r, "gradual", "never", "model.safetensors"));
     REQUIRE_OK(TRAIN(&r, "always", rest));
     CHECK(!same_file(&r, "gradual", "always", "model.safetensors"));
-    finish(&r);
 }
 
-static void parts_are_trained_later(void) {
+TEST(parts_are_trained_later) {
     check_by_hand("model.freeze=stem,layer1,layer2", "model.unfreeze=1", "model.freeze=", "ema.decay=0.9",
                   "train.steps=6");
     check_by_hand("model.freeze=layer2, stem", "model.unfreeze=1,0", "model.freeze=stem", "optim.layer_decay=0.7",
@@ -29,13 +28,13 @@ static void parts_are_trained_later(void) {
     check_by_hand("model.freeze=layer1", "model.unfreeze=1", "model.freeze=", "prune.sparsity=0.5", "train.steps=6");
 }
 
-static void resume_is_bitwise(void) {
+TEST(resume_is_bitwise) {
     RESUMES("model.unfreeze=2", 18, "train.epochs=3", "model.freeze=stem,layer1,layer2", "model.unfreeze=2,2,1",
             "ema.decay=0.9");
 }
 
 /* An epoch need not end with a checkpoint. */
-static void checkpoints_may_be_rare(void) {
+TEST(checkpoints_may_be_rare) {
     struct run r;
     prepare(&r);
     give(&r, "model.freeze=stem");
@@ -43,7 +42,4 @@ static void checkpoints_may_be_rare(void) {
     REQUIRE_OK(TRAIN(&r, "rare", "train.save_every=5"));
     REQUIRE_OK(TRAIN(&r, "often", "train.save_every=1"));
     check_same(&r, "rare", "often");
-    finish(&r);
 }
-
-TESTS(CASE(parts_are_trained_later), CASE(resume_is_bitwise), CASE(checkpoints_may_be_rare))

@@ -70,7 +70,7 @@ static double allowed(const struct dot *d, enum cr_math math) {
 }
 
 /* Just inside the bound of its math mode a result is correct, just outside it is not. */
-static void bound_of_a_dot_product(void) {
+TEST(bound_of_a_dot_product) {
     static const enum cr_math maths[] = {CR_MATH_F32, CR_MATH_TF32, CR_MATH_F16, CR_MATH_BF16};
     struct cr_device         *cpu     = open_cpu(true);
     struct dot                d;
@@ -94,7 +94,7 @@ static void bound_of_a_dot_product(void) {
 }
 
 /* Tensor cores that multiply f16 do not round their operands: an error of tf32 rounding is too large for them. */
-static void only_tf32_may_round_operands(void) {
+TEST(only_tf32_may_round_operands) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
@@ -114,7 +114,7 @@ static void only_tf32_may_round_operands(void) {
 }
 
 /* An operand below the normal floats may count as 0 in a product, in every math mode. */
-static void denormals_may_be_flushed_in_products(void) {
+TEST(denormals_may_be_flushed_in_products) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
@@ -134,7 +134,7 @@ static void denormals_may_be_flushed_in_products(void) {
     cr_device_close(cpu);
 }
 
-static void nan_and_infinity_by_position(void) {
+TEST(nan_and_infinity_by_position) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
@@ -159,7 +159,7 @@ static void nan_and_infinity_by_position(void) {
     cr_device_close(cpu);
 }
 
-static void failing_memory(void) {
+TEST(failing_memory) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
@@ -177,7 +177,7 @@ static void failing_memory(void) {
 }
 
 /* Every op kind has a verification rule and a reduction length. */
-static void every_op_kind_has_a_rule(void) {
+TEST(every_op_kind_has_a_rule) {
     for (int k = 0; k < CR_OP_COUNT; k++) {
         const struct cr_verify_rule  *rule  = cr_verify_rule((enum cr_op_kind)k);
         const struct cr_verify_hooks *hooks = cr_verify_hooks((enum cr_op_kind)k);
@@ -230,7 +230,7 @@ static void whole_program(bool fuse, enum cr_dtype real) {
     net_close(&n);
     cr_device_close(cpu);
 }
-static void whole_programs(void) {
+TEST(whole_programs) {
     whole_program(false, CR_F32);
     whole_program(true, CR_F32);
     whole_program(false, CR_F16);
@@ -245,7 +245,7 @@ static cr_status wrong_pool(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-static void first_wrong_op_is_named(void) {
+TEST(first_wrong_op_is_named) {
     const struct cr_step_block step = {.lr = 0.1f};
     struct cr_device          *cpu  = open_cpu(true);
     static struct cr_kernel    wrong;
@@ -275,7 +275,3 @@ static void first_wrong_op_is_named(void) {
     net_close(&n);
     cr_device_close(cpu);
 }
-
-TESTS(CASE(bound_of_a_dot_product), CASE(only_tf32_may_round_operands), CASE(denormals_may_be_flushed_in_products),
-      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_op_kind_has_a_rule), CASE(whole_programs),
-      CASE(first_wrong_op_is_named))

@@ -80,7 +80,7 @@ static void conv_open(struct tiny *t, double x, double scale, double bias, bool 
     good(t);
 }
 
-static void act_near_a_tie_may_round_up_or_down(void) {
+TEST(act_near_a_tie_may_round_up_or_down) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
     struct tiny  t;
     conv_open(&t, x, (double)(float)(middle / x), 0, false); /* x*scale is the middle except for a rounding */
@@ -99,7 +99,7 @@ static void act_near_a_tie_may_round_up_or_down(void) {
 }
 
 /* Two channels in a row make a number that f16 cannot represent: the sums may use either rounding. */
-static void sums_of_rounded_numbers_are_accepted(void) {
+TEST(sums_of_rounded_numbers_are_accepted) {
     const double step = 0x1p-10, y = 1 + step / 4;
     struct tiny  t;
     tiny_open(&t, CR_OP_conv, CR_F16);
@@ -127,7 +127,7 @@ static void relu_mask_open(struct tiny *t, double x, double scale, double bias) 
     good(t);
 }
 
-static void relu_masks_near_zero_may_be_0_or_1(void) {
+TEST(relu_masks_near_zero_may_be_0_or_1) {
     const double x = (double)1.1f, scale = (double)1.3f;
     struct tiny  t;
     relu_mask_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 except for a rounding */
@@ -166,7 +166,7 @@ static void dgrad_open(struct tiny *t, double x, double mean, double rstd, doubl
 }
 
 /* A ReLU mask with an uncertain bit makes 0 or all of a gradient: both are correct; a value in between is wrong. */
-static void masked_gradients_are_all_or_zero(void) {
+TEST(masked_gradients_are_all_or_zero) {
     const double x = (double)1.1f, mean = (double)0.3f, rstd = (double)1.7f, gamma = (double)1.3f,
                  pre = (x - mean) * rstd * gamma;
     const int   dx = CR_OUT_conv_dgrad_dx, grad_sums = CR_OUT_conv_dgrad_grad_sums;
@@ -187,7 +187,7 @@ static void masked_gradients_are_all_or_zero(void) {
     tiny_close(&t);
 }
 
-static void masks_are_verified_bit_by_bit(void) {
+TEST(masks_are_verified_bit_by_bit) {
     const float x = 1.1f, scale = 1.3f;
     struct tiny t;
     tiny_open(&t, CR_OP_bn_apply, CR_F32);
@@ -222,14 +222,10 @@ static void pool_index(double first, double second, double scale, double bias, b
     CHECK(accepted(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_accepted);
     tiny_close(&t);
 }
-static void pooled_index_of_equal_values_is_free(void) {
+TEST(pooled_index_of_equal_values_is_free) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
     pool_index(1, 2, 1, 0, false);
     pool_index(2, 2, 1, 0, false);                          /* equal: the first */
     pool_index(-1, -2, 1, 0, false);                        /* both are 0 */
     pool_index(x, x, (double)(float)(middle / x), 0, true); /* equal, but each may be rounded */
 }
-
-TESTS(CASE(act_near_a_tie_may_round_up_or_down), CASE(sums_of_rounded_numbers_are_accepted),
-      CASE(relu_masks_near_zero_may_be_0_or_1), CASE(masked_gradients_are_all_or_zero),
-      CASE(masks_are_verified_bit_by_bit), CASE(pooled_index_of_equal_values_is_free))

@@ -52,7 +52,7 @@ static void wgrad_open(struct single *s, enum cr_dtype dtype, double x, double d
 }
 
 /* The sum may be rounded to 16 bits before it is added to the f32 tensor; the previous value may not. */
-static void sum_may_be_rounded_to_16_bits(void) {
+TEST(sum_may_be_rounded_to_16_bits) {
     struct cr_device *cpu = open_cpu();
     struct single     s;
     wgrad_open(&s, CR_F16, 1 + 0x1p-10, 1 + 0x1p-10, 10); /* the product is 1 + 2^-9 + 2^-20 */
@@ -105,7 +105,7 @@ static bool unary_accepted(struct cr_device *cpu, enum cr_op_kind kind, enum cr_
 }
 
 /* A cast has one correct result: the nearest number, of two equally near ones the even one. */
-static void cast_is_exact(void) {
+TEST(cast_is_exact) {
     static const struct {
         enum cr_dtype to;
         double        x, want, wrong;
@@ -134,7 +134,7 @@ static void cast_is_exact(void) {
 }
 
 /* f32 arithmetic on 16-bit data rounds once, at the end: neighbours of the correct number are wrong. */
-static void f32_math_rounds_once_to_16_bits(void) {
+TEST(f32_math_rounds_once_to_16_bits) {
     struct cr_device *cpu = open_cpu();
     CHECK(unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1 + 0x1p-10));
     CHECK(!unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1)); /* truncated */
@@ -146,5 +146,3 @@ static void f32_math_rounds_once_to_16_bits(void) {
     CHECK(!unary_accepted(cpu, CR_OP_relu, CR_F16, CR_F16, 1 + 0x1p-10, 0, 1));
     cr_device_close(cpu);
 }
-
-TESTS(CASE(sum_may_be_rounded_to_16_bits), CASE(cast_is_exact), CASE(f32_math_rounds_once_to_16_bits))

@@ -12,7 +12,7 @@ static const struct cr_device_options options = {.deterministic = true};
 static const struct cr_pool_event step[] = {{0, true, 64 << 20}, {1, true, 32 << 20},  {0, false, 64 << 20},
                                             {2, true, 48 << 20}, {1, false, 32 << 20}, {2, false, 48 << 20}};
 
-static void allocators_hold_the_memory_of_a_step(void) {
+TEST(allocators_hold_the_memory_of_a_step) {
     NEED_GPU();
     struct cr_device *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CUDA, &options, &device));
@@ -33,7 +33,7 @@ static void allocators_hold_the_memory_of_a_step(void) {
 }
 
 /* Allocates more than the GPU has: an error, and no memory is kept. */
-static void an_allocator_without_memory_returns_an_error(void) {
+TEST(an_allocator_without_memory_returns_an_error) {
     NEED_GPU();
     struct cr_device *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CUDA, &options, &device));
@@ -49,7 +49,7 @@ static void an_allocator_without_memory_returns_an_error(void) {
 }
 
 /* Memory that the run uses is counted from here. */
-static void free_memory_is_stored_when_a_device_opens(void) {
+TEST(free_memory_is_stored_when_a_device_opens) {
     NEED_GPU();
     struct cr_device *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CUDA, &options, &device));
@@ -60,6 +60,3 @@ static void free_memory_is_stored_when_a_device_opens(void) {
     device->backend->release(device, region);
     cr_device_close(device);
 }
-
-TESTS(CASE(allocators_hold_the_memory_of_a_step), CASE(an_allocator_without_memory_returns_an_error),
-      CASE(free_memory_is_stored_when_a_device_opens))

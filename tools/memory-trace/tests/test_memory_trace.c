@@ -6,7 +6,7 @@
 
 /* ---- reading ---- */
 
-static void valid_log_is_read(void) {
+TEST(valid_log_is_read) {
     struct cr_trace t;
     REQUIRE_OK(read_text(HEAD "0,malloc,0x7f00,100\n1.5,write,0x7f00,\r\n1.50,read,0x7f00,40\n2,free,0x7f00,100\n"
                               "1700000000000000001,malloc,0x7f00,7\n1700000000000000002,malloc,x y,0",
@@ -36,7 +36,7 @@ static void valid_log_is_read(void) {
     cr_trace_free(&t);
 }
 
-static void invalid_logs_are_refused(void) {
+TEST(invalid_logs_are_refused) {
     static const struct {
         const char *text, *says;
     } bad[] = {
@@ -84,7 +84,7 @@ static void invalid_logs_are_refused(void) {
     }
 }
 
-static void files_and_long_lines(void) {
+TEST(files_and_long_lines) {
     char            path[] = "/tmp/cresnet-trace-XXXXXX", *line;
     struct cr_trace t;
     int             fd = mkstemp(path);
@@ -111,7 +111,7 @@ static void files_and_long_lines(void) {
 
 /* ---- one iteration by hand ---- */
 
-static void plain_iteration(void) {
+TEST(plain_iteration) {
     struct planned p;
     /* parameter 9; x 30 and y 50 together, then z 40: at most 80. From first to last use, x and y do not overlap. */
     REQUIRE_OK(plan_words("m9:100 w9", "m1:30 w1 r9 r1 m2:50 w2 r2 f1 f2 m3:40 w3 r3 w9 f3", 4, "", &p));
@@ -138,7 +138,7 @@ static void plain_iteration(void) {
 }
 
 /* The allocator takes the smallest hole that fits the block, and merges adjacent holes. */
-static void online_allocator(void) {
+TEST(online_allocator) {
     struct planned p;
     size_t         online;
     REQUIRE_OK(plan_words("", "m1:30 m2:1 m3:10 m4:1 f1 f3 m5:10 m6:30 f2 f4 f5 f6", 3, "", &p));
@@ -156,7 +156,7 @@ static void online_allocator(void) {
     planned_free(&p);
 }
 
-static void check_finds_faults(void) {
+TEST(check_finds_faults) {
     struct planned p;
     REQUIRE_OK(plan_words("", "m1:30 m2:50 w1 w2 f1 f2", 3, "", &p));
     struct cr_trace_plan *plan = &p.plan[0];
@@ -185,7 +185,7 @@ static void check_finds_faults(void) {
     planned_free(&p);
 }
 
-static void lifetimes_wrap_around(void) {
+TEST(lifetimes_wrap_around) {
     struct planned p;
     /* 2 is allocated late and read early in the next iteration, when 3 does not exist yet; 3 and 2 may have the same
      * offset. The ids of the double buffer change (2, 4), the lifetimes do not. */
@@ -208,7 +208,7 @@ static void lifetimes_wrap_around(void) {
     planned_free(&p);
 }
 
-static void lifetimes_longer_than_an_iteration(void) {
+TEST(lifetimes_longer_than_an_iteration) {
     struct planned p;
     struct log     l = {0};
     for (int i = 0; i < 12; i++) { /* block i is freed more than two iterations later */
@@ -231,7 +231,7 @@ static void lifetimes_longer_than_an_iteration(void) {
     cr_text_free(&l.text);
 }
 
-static void leaks_are_reported(void) {
+TEST(leaks_are_reported) {
     struct planned p;
     struct log     l = {0};
     for (int i = 0; i < 6; i++) {
@@ -248,7 +248,7 @@ static void leaks_are_reported(void) {
 }
 
 /* Events with the same time are one operation. */
-static void events_of_one_time_are_one_operation(void) {
+TEST(events_of_one_time_are_one_operation) {
     struct planned p;
     struct cr_text text = {0};
     cr_text_add(&text, HEAD);
@@ -327,7 +327,7 @@ static void check_period(const char *setup, const char *iteration, int times, co
     planned_free(&p);
 }
 
-static void adversarial_periods(void) {
+TEST(adversarial_periods) {
     /* an inner loop of three equal rounds, and one more event */
     check_period("", "m1:8 w1 f1 m1:8 w1 f1 m1:8 w1 f1 m2:9 w2 f2", 3, "", 12);
     /* two halves that differ only in the last size */
@@ -351,7 +351,7 @@ static void adversarial_periods(void) {
     check_period("", "m1:8 m2:8 w1 w2 f1 f2 m1:8 m2:8 w1 w2 f2 f1", 3, "", 12);
 }
 
-static void events_before_and_after_the_repetition(void) {
+TEST(events_before_and_after_the_repetition) {
     for (int k = 0; k < 40; k++) { /* the repetition ends with a smaller or a larger number, for any hashes */
         struct planned p;
         struct log     l = {0};
@@ -370,7 +370,7 @@ static void events_before_and_after_the_repetition(void) {
     }
 }
 
-static void logs_without_repetition(void) {
+TEST(logs_without_repetition) {
     struct planned p;
     CHECK_STATUS(plan_words("", "m1:8 w1 r1 m2:9 f2 f1", 1, "", &p), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "log.csv: no iteration repeats");
@@ -384,8 +384,3 @@ static void logs_without_repetition(void) {
     planned_free(&p);
     cr_text_free(&l.text);
 }
-
-TESTS(CASE(valid_log_is_read), CASE(invalid_logs_are_refused), CASE(files_and_long_lines), CASE(plain_iteration),
-      CASE(online_allocator), CASE(check_finds_faults), CASE(lifetimes_wrap_around),
-      CASE(lifetimes_longer_than_an_iteration), CASE(leaks_are_reported), CASE(events_of_one_time_are_one_operation),
-      CASE(adversarial_periods), CASE(events_before_and_after_the_repetition), CASE(logs_without_repetition))

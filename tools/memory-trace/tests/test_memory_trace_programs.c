@@ -146,7 +146,7 @@ static bool places_are_sound(const struct planned *p, int by) {
     return sound;
 }
 
-static void random_programs(void) {
+TEST(random_programs) {
     double worst[2] = {1, 1};
     int    tight = 0, rounds = 400, wrapping = 0;
     for (int round = 0; round < rounds; round++) {
@@ -187,7 +187,7 @@ static void random_programs(void) {
     CHECK(tight > rounds / 2);
 }
 
-static void planning_survives_failing_allocations(void) {
+TEST(planning_survives_failing_allocations) {
     struct cr_rng rng = test_rng(42);
     struct log    l   = {0};
     int64_t       across;
@@ -202,7 +202,7 @@ static void planning_survives_failing_allocations(void) {
     cr_text_free(&l.text);
 }
 
-static void millions_of_lines(void) {
+TEST(millions_of_lines) {
     struct log     l = {0};
     struct planned p;
     for (int i = 0; i < 1500; i++) /* 1500 iterations of 400 events */
@@ -229,7 +229,7 @@ static void millions_of_lines(void) {
 
 /* ---- our own programs ---- */
 
-static void programs_and_logs_plan_alike(void) {
+TEST(programs_and_logs_plan_alike) {
     const char *archs[] = {"resnet20", "resnet18", "resnet50"};
     for (size_t a = 0; a < CR_COUNT(archs); a++)
         for (int fuse = 0; fuse < 2; fuse++) {
@@ -262,7 +262,7 @@ static void programs_and_logs_plan_alike(void) {
 }
 
 /* Ops in parallel extend lifetimes beyond the uses in the program; the log has them as they are planned. */
-static void programs_with_streams_and_logs_plan_alike(void) {
+TEST(programs_with_streams_and_logs_plan_alike) {
     for (int every = 5; every < 30; every += 6) {
         struct bench_model b;
         struct cr_program  p;
@@ -286,7 +286,7 @@ static void programs_with_streams_and_logs_plan_alike(void) {
     }
 }
 
-static void storage_reused_in_place_is_one_block(void) {
+TEST(storage_reused_in_place_is_one_block) {
     struct cr_program p;
     struct cr_text    text = {0};
     struct planned    log;
@@ -305,7 +305,3 @@ static void storage_reused_in_place_is_one_block(void) {
     cr_text_free(&text);
     cr_program_free(&p);
 }
-
-TESTS(CASE(random_programs), CASE(planning_survives_failing_allocations), CASE(millions_of_lines),
-      CASE(programs_and_logs_plan_alike), CASE(programs_with_streams_and_logs_plan_alike),
-      CASE(storage_reused_in_place_is_one_block))

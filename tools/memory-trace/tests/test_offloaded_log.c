@@ -3,7 +3,7 @@
 #include "tools/memory-trace/trace/trace.h"
 
 /* Device memory that is free while a tensor is in host memory is free in the log, too; host memory is not in it. */
-static void logs_of_offloaded_programs_plan_alike(void) {
+TEST(logs_of_offloaded_programs_plan_alike) {
     struct offload_run   s;
     struct cr_text       text = {0};
     struct cr_trace      trace;
@@ -24,5 +24,3 @@ static void logs_of_offloaded_programs_plan_alike(void) {
     cr_text_free(&text);
     offload_run_close(&s);
 }
-
-TESTS(CASE(logs_of_offloaded_programs_plan_alike))

@@ -27,7 +27,7 @@ static bool fits(struct cr_interval *interval, int n, int i, size_t capacity) {
     return false;
 }
 
-static void tiny_instances_reach_the_optimum(void) {
+TEST(tiny_instances_reach_the_optimum) {
     int better = 0;
     for (int round = 0; round < (TEST_SANITIZED ? 500 : 3000); round++) {
         struct cr_rng         rng = test_rng(700000 + (uint64_t)round);
@@ -56,7 +56,7 @@ static void tiny_instances_reach_the_optimum(void) {
 
 /* Instances that greedy placement does not solve at once, with a small budget: valid, never worse, deterministic; a
  * given capacity ends the search early. */
-static void random_instances(void) {
+TEST(random_instances) {
     struct cr_interval interval[120], again[120];
     int                better = 0, hard = 0;
     for (int round = 0; round < (TEST_SANITIZED ? 60 : 400); round++) {
@@ -91,7 +91,7 @@ static void random_instances(void) {
     CHECK(better > 0 && better >= hard / 2);
 }
 
-static void infeasible_capacities_are_proved(void) {
+TEST(infeasible_capacities_are_proved) {
     /* The largest load is not always enough: found by random search, verified by brute force. */
     struct cr_interval interval[] = {{2, 8, 1, 0}, {1, 6, 1, 0}, {1, 2, 3, 0}, {6, 7, 2, 0},
                                      {8, 9, 3, 0}, {5, 9, 1, 0}, {3, 4, 2, 0}},
@@ -107,7 +107,7 @@ static void infeasible_capacities_are_proved(void) {
     CHECK(intervals_valid(interval, 7, 1, found.peak));
 }
 
-static void sizes_near_the_maximum(void) {
+TEST(sizes_near_the_maximum) {
     const int64_t      huge       = (int64_t)1 << 60;
     struct cr_interval interval[] = {
         {-huge * 4, 0, (size_t)huge, 0}, {-1, huge, (size_t)huge * 2, 0}, {huge, huge * 4, (size_t)huge * 4, 0}};
@@ -124,7 +124,7 @@ static void sizes_near_the_maximum(void) {
     CHECK_STATUS(cr_plan_search(pair, 2, &effort, &found), CR_ERR_MEMORY);
 }
 
-static void searching_survives_failing_allocations(void) {
+TEST(searching_survives_failing_allocations) {
     for_each_failing_alloc(f, .least = 1) {
         struct cr_interval    interval[] = {{0, 3, 4, 0}, {2, 5, 4, 0}, {4, 8, 5, 0}, {0, 1, 5, 0},
                                             {1, 2, 3, 0}, {3, 4, 3, 0}, {5, 8, 2, 0}, {1, 7, 1, 0}};
@@ -135,7 +135,7 @@ static void searching_survives_failing_allocations(void) {
     }
 }
 
-static void hard_instances_fit(void) {
+TEST(hard_instances_fit) {
     /* The search for I takes a hundred times as long as the others: two minutes with a sanitizer. */
     const char *names[] = {"A", "C", "E", "G", "K", "I"};
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
@@ -164,7 +164,7 @@ static cr_status parse(const char *text, struct cr_lifetimes *out) {
     return cr_lifetimes_parse("lifetimes.csv", text, strlen(text), out);
 }
 
-static void files_are_read(void) {
+TEST(files_are_read) {
     struct cr_lifetimes intervals;
     struct cr_text      text = {0};
     REQUIRE_OK(parse("\xef\xbb\xbfsize, id,upper,offset,lower\r\n4611686018427387904,a "
@@ -184,7 +184,7 @@ static void files_are_read(void) {
     cr_lifetimes_free(&intervals);
 }
 
-static void invalid_files_are_refused(void) {
+TEST(invalid_files_are_refused) {
     static const char *const bad[][2] = {
         {"", "is empty"},
         {"id,lower,upper\n", "lifetimes.csv:1: column size is missing"},
@@ -217,7 +217,7 @@ static void invalid_files_are_refused(void) {
 }
 
 /* Compares the sweep with the plain check of all pairs, over plans that are mostly invalid. */
-static void invalid_plans_are_detected(void) {
+TEST(invalid_plans_are_detected) {
     int right = 0, rounds = TEST_SANITIZED ? 4000 : 20000;
     for (int round = 0; round < rounds; round++) {
         struct cr_rng       rng = test_rng(900000 + (uint64_t)round);
@@ -238,7 +238,3 @@ static void invalid_plans_are_detected(void) {
     }
     CHECK(right > rounds / 50 && right < rounds / 2);
 }
-
-TESTS(CASE(tiny_instances_reach_the_optimum), CASE(random_instances), CASE(infeasible_capacities_are_proved),
-      CASE(sizes_near_the_maximum), CASE(searching_survives_failing_allocations), CASE(hard_instances_fit),
-      CASE(files_are_read), CASE(invalid_files_are_refused), CASE(invalid_plans_are_detected))

@@ -51,7 +51,7 @@ static void compare(const char *what, const struct cr_spdnn_net *net, const stru
     cr_spdnn_result_free(&want);
 }
 
-static void challenge_networks_equal_the_cpu(void) {
+TEST(challenge_networks_equal_the_cpu) {
     NEED_GPU();
     REQUIRE(devices());
     static const struct {
@@ -82,7 +82,7 @@ static void challenge_networks_equal_the_cpu(void) {
 
 /* Rows of any length, groups of any size, weights of both types: the kernel must not depend on the challenge's
  * networks. */
-static void any_network_equals_the_cpu(void) {
+TEST(any_network_equals_the_cpu) {
     NEED_GPU();
     REQUIRE(devices());
     static const int twins[] = {1, 2, 3, 4, 7, 8, 16, 33};
@@ -112,7 +112,7 @@ static bool shares_launches(void) {
 }
 
 /* The challenge's layers share launches in groups of 16 rows; in groups of 8 rows each layer has its own launch. */
-static void layers_share_launches(void) {
+TEST(layers_share_launches) {
     NEED_GPU();
     REQUIRE(devices());
     static const struct {
@@ -152,7 +152,7 @@ static void mix_types(struct support_net *n, struct support_net *other) {
 
 /* Rows of any length, some empty, both types of weights in one network; one layer has groups of 8 rows; each layer
  * has its own launch. */
-static void any_layers_share_launches(void) {
+TEST(any_layers_share_launches) {
     NEED_GPU();
     REQUIRE(devices());
     enum { ODD = 7 };
@@ -184,7 +184,7 @@ static void any_layers_share_launches(void) {
     devices_close();
 }
 
-static void all_inputs_may_become_inactive(void) {
+TEST(all_inputs_may_become_inactive) {
     NEED_GPU();
     REQUIRE(devices());
     const struct cr_spdnn_options options = {.values = true, .repeats = 1};
@@ -199,7 +199,7 @@ static void all_inputs_may_become_inactive(void) {
 }
 
 /* A view of some words of each neuron, as for GPUs that split the inputs. */
-static void a_part_of_the_inputs_equals_the_cpu(void) {
+TEST(a_part_of_the_inputs_equals_the_cpu) {
     NEED_GPU();
     REQUIRE(devices());
     struct cr_spdnn_inputs in;
@@ -219,7 +219,7 @@ static void a_part_of_the_inputs_equals_the_cpu(void) {
 }
 
 /* More weights than a stage holds: buffers are overwritten while other warps compute. */
-static void streamed_weights_are_correct(void) {
+TEST(streamed_weights_are_correct) {
     NEED_GPU();
     REQUIRE(devices());
     struct cr_spdnn_inputs in;
@@ -236,7 +236,7 @@ static void streamed_weights_are_correct(void) {
     devices_close();
 }
 
-static void nothing_leaks(void) {
+TEST(nothing_leaks) {
     NEED_GPU();
     REQUIRE(devices());
     struct cr_spdnn_inputs in;
@@ -252,7 +252,3 @@ static void nothing_leaks(void) {
     cr_spdnn_inputs_close(&in);
     devices_close();
 }
-
-TESTS(CASE(challenge_networks_equal_the_cpu), CASE(any_network_equals_the_cpu), CASE(layers_share_launches),
-      CASE(any_layers_share_launches), CASE(all_inputs_may_become_inactive), CASE(a_part_of_the_inputs_equals_the_cpu),
-      CASE(streamed_weights_are_correct), CASE(nothing_leaks))

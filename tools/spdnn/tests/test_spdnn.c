@@ -8,7 +8,7 @@ static const struct cr_device_options plain = {.deterministic = true};
 
 /* ---- the generator ---- */
 
-static void edge_counts_match_published_values(void) {
+TEST(edge_counts_match_published_values) {
     static const struct {
         int64_t neurons, layers, edges;
     } published[] = {{1024, 120, 3932160}, {4096, 120, 15728640}, {16384, 480, 251658240}, {65536, 1920, 4026531840}};
@@ -44,7 +44,7 @@ static int64_t residue_of(const struct cr_spdnn_csr *csr, const uint8_t *feeds, 
     return found;
 }
 
-static void layers_follow_the_generator(void) {
+TEST(layers_follow_the_generator) {
     const int64_t N = 256, M = 16;
     uint8_t      *feeds = cr_alloc((size_t)(N * N), 1);
     int64_t       residue[256];
@@ -80,7 +80,7 @@ static void layers_follow_the_generator(void) {
     cr_free(feeds);
 }
 
-static void wrong_sizes_are_refused(void) {
+TEST(wrong_sizes_are_refused) {
     struct cr_spdnn_csr csr = {0};
     struct cr_spdnn_net net = {0};
     CHECK_STATUS(cr_spdnn_radix(1000, 0, 1, &csr), CR_ERR_USAGE);
@@ -124,7 +124,7 @@ static void check_packed(const struct cr_spdnn_csr *csr, const struct cr_spdnn_l
     cr_free(seen);
 }
 
-static void packing_keeps_every_edge(void) {
+TEST(packing_keeps_every_edge) {
     static const int twins[] = {1, 2, 3, 5, 8, 16, 40}, wanted[] = {1, 2, 4, 8, 8, 16, 16};
     for (size_t t = 0; t < CR_COUNT(twins); t++)
         for (int powers = 0; powers < 40; powers += 13) {
@@ -149,7 +149,7 @@ static void packing_keeps_every_edge(void) {
 }
 
 /* Consecutive groups share columns: this is the purpose of the order. */
-static void neighbours_share_columns(void) {
+TEST(neighbours_share_columns) {
     struct cr_spdnn_csr   csr;
     struct cr_spdnn_layer f;
     int64_t               shared = 0;
@@ -167,7 +167,7 @@ static void neighbours_share_columns(void) {
 
 /* ---- inputs ---- */
 
-static void images_become_bits(void) {
+TEST(images_become_bits) {
     struct cr_spdnn_images images = {.count = 3, .pixel = cr_alloc(3, 784)};
     struct cr_spdnn_inputs in, some;
     REQUIRE(images.pixel);
@@ -196,14 +196,14 @@ static void images_become_bits(void) {
     cr_spdnn_images_free(&images);
 }
 
-static void synthetic_inputs_have_the_same_density(void) {
+TEST(synthetic_inputs_have_the_same_density) {
     struct cr_spdnn_inputs in;
     REQUIRE_OK(support_digits(1024, 3000, &in));
     CHECK_NEAR((double)in.nonzeros / 3000 / 1024, 0.104, 0.104 * 0.02);
     cr_spdnn_inputs_close(&in);
 }
 
-static void mnist_density_matches_published_value(void) {
+TEST(mnist_density_matches_published_value) {
     static const int64_t   widths[] = {1024, 4096, 16384, 65536};
     struct cr_spdnn_images images;
     char                   path[4096];
@@ -222,7 +222,7 @@ static void mnist_density_matches_published_value(void) {
     cr_spdnn_images_free(&images);
 }
 
-static void other_files_are_refused_as_mnist(void) {
+TEST(other_files_are_refused_as_mnist) {
     struct cr_spdnn_images images;
     CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/CMakeLists.txt", &images), CR_ERR_FORMAT);
     CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/no-such-file", &images), CR_ERR_IO);
@@ -279,7 +279,7 @@ static void compare_with_dense(const struct cr_spdnn_net *net, const struct cr_s
     cr_free(y);
 }
 
-static void challenge_networks_equal_a_dense_loop(void) {
+TEST(challenge_networks_equal_a_dense_loop) {
     static struct cr_spdnn_csr csr[120];
     struct cr_spdnn_inputs     in;
     REQUIRE_OK(support_digits(1024, 20, &in));
@@ -295,7 +295,7 @@ static void challenge_networks_equal_a_dense_loop(void) {
     cr_spdnn_inputs_close(&in);
 }
 
-static void any_matrix_equals_a_dense_loop(void) {
+TEST(any_matrix_equals_a_dense_loop) {
     static const int twins[] = {1, 3, 16};
     for (size_t t = 0; t < CR_COUNT(twins); t++)
         for (int powers = 0; powers < 4; powers += 3) {
@@ -309,7 +309,7 @@ static void any_matrix_equals_a_dense_loop(void) {
         }
 }
 
-static void dropping_changes_nothing(void) {
+TEST(dropping_changes_nothing) {
     struct cr_spdnn_options options = {.values = true, .repeats = 1};
     struct cr_spdnn_inputs  in;
     struct cr_spdnn_result  r[3];
@@ -339,7 +339,7 @@ static void dropping_changes_nothing(void) {
 }
 
 /* Devices that share inputs get views of some words of each neuron. */
-static void split_inputs_equal_the_whole(void) {
+TEST(split_inputs_equal_the_whole) {
     const struct cr_spdnn_options options = {.repeats = 1};
     struct cr_spdnn_inputs        in;
     struct cr_spdnn_result        whole, part;
@@ -367,7 +367,7 @@ static void split_inputs_equal_the_whole(void) {
     cr_device_close(cpu);
 }
 
-static void failing_allocations_are_errors(void) {
+TEST(failing_allocations_are_errors) {
     const struct cr_spdnn_options options = {.values = true, .repeats = 1};
     struct cr_spdnn_inputs        in;
     struct cr_device             *cpu;
@@ -386,10 +386,3 @@ static void failing_allocations_are_errors(void) {
     cr_spdnn_inputs_close(&in);
     cr_device_close(cpu);
 }
-
-TESTS(CASE(edge_counts_match_published_values), CASE(layers_follow_the_generator), CASE(wrong_sizes_are_refused),
-      CASE(packing_keeps_every_edge), CASE(neighbours_share_columns), CASE(images_become_bits),
-      CASE(synthetic_inputs_have_the_same_density), CASE(mnist_density_matches_published_value),
-      CASE(other_files_are_refused_as_mnist), CASE(challenge_networks_equal_a_dense_loop),
-      CASE(any_matrix_equals_a_dense_loop), CASE(dropping_changes_nothing), CASE(split_inputs_equal_the_whole),
-      CASE(failing_allocations_are_errors))
