@@ -146,6 +146,31 @@ static cr_status train_image(const struct cr_prepare *prep, const struct cr_imag
     return status;
 }
 
+/* A random crop is the box that is drawn, cut out and resized; the device mirrors half of them. */
+TEST(random_crops_are_resized_boxes) {
+    enum { SIZE = 24, DRAWS = 64 };
+    const struct cr_prepare prep = {
+        .size = SIZE, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5};
+    struct cr_image image = make_image(45, 37);
+    int             flips = 0;
+    for (int s = 0; s < DRAWS; s++) {
+        uint8_t       got[SIZE * SIZE * 3], want[SIZE * SIZE * 3], rgb[45 * 37 * 3];
+        int32_t       box[4];
+        int           at[4];
+        struct cr_rng rng = cr_rng_make(21, CR_RNG_AUGMENT, (uint64_t)s, 1);
+        cr_prepare_draw_box(&prep, image.width, image.height, &rng, at);
+        for (int y = 0; y < at[3]; y++)
+            memcpy(rgb + y * at[2] * 3, image.rgb + ((at[1] + y) * image.width + at[0]) * 3, (size_t)at[2] * 3);
+        const struct cr_image part = {at[2], at[3], rgb, CR_RGB8};
+        REQUIRE_OK(cr_image_resize(&part, 0, 0, at[2], at[3], want, SIZE, SIZE, false));
+        REQUIRE_OK(prepare_train(&prep, &image, 21, 1, s, got, box));
+        CHECK(memcmp(got, want, sizeof got) == 0 && !box[0] && !box[1]);
+        flips += box[2];
+    }
+    CHECK_NEAR(flips, DRAWS / 2.0, 20);
+    cr_image_free(&image);
+}
+
 /* A pad crop has one of (2 pad + 1)^2 positions, mirrored or not; all of them are about equally frequent. */
 TEST(pad_crops_are_uniform) {
     enum { SIZE = 12, PAD = 2, PLACES = 2 * PAD + 1, DRAWS = 20000 };
