@@ -1,32 +1,23 @@
 /* tests/gpu/test_cuda_api.c: the library on a GPU: results close to those of the CPU, tensors in GPU memory after the
  * work of a stream, one model for ten threads, no change of the GPU that the caller uses. */
+#define IMAGES 40
 #include "tests/harness/api_support.h"
 #include "tests/harness/test_gpu.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
-enum { IMAGES = 40, BATCH = 16, THREADS = 10 };
-
-static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS];
-
-static bool have_run(void) {
-    return api_have_run(dir, run, images, IMAGES);
-}
+enum { BATCH = 16, THREADS = 10 };
 
 static cresnet_model *open_on(const char *device, const char *precision, bool f32_tensors) {
     cresnet_options options;
-    cresnet_model  *model = NULL;
-    cresnet_error   error;
     cresnet_options_init(&options);
     options.device      = device;
     options.precision   = precision;
     options.max_batch   = BATCH;
     options.features    = 1;
     options.f32_tensors = f32_tensors;
-    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) TEST_FAIL_("%s: %s", device, error.text);
-    return model;
+    return open_run(&options);
 }
 
 struct results {
@@ -49,19 +40,17 @@ TEST(results_are_close_to_those_of_the_cpu) {
     static struct results want, got;
     cresnet_error         error;
     NEED_GPU();
-    if (!have_run()) return;
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    cresnet_model       *cpu    = open_on("cpu", "auto", false);
-    cresnet_output       output = output_to(&want);
+    cresnet_model *cpu    = open_on("cpu", "auto", false);
+    cresnet_output output = output_to(&want);
     REQUIRE(cpu);
-    CHECK_CALL(cresnet_classify_tensor(cpu, &tensor, &output, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_tensor(cpu, &all_images, &output, &error), CRESNET_OK);
     cresnet_close(cpu);
     for (size_t c = 0; c < CR_COUNT(cases); c++) {
         cresnet_model *model = open_on("cuda", cases[c].precision, false);
         cresnet_info   info  = {.size = sizeof info};
         REQUIRE(model);
         output = output_to(&got);
-        CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+        CHECK_CALL(cresnet_classify_tensor(model, &all_images, &output, &error), CRESNET_OK);
         CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
         CHECK_STR(info.precision, cases[c].precision);
         for (int i = 0; i < IMAGES; i++) {
@@ -80,7 +69,6 @@ TEST(tensors_in_gpu_memory_wait_for_their_stream) {
     static float          values[IMAGES * API_PIXELS];
     cresnet_error         error;
     NEED_GPU();
-    if (!have_run()) return;
     for (int f32 = 0; f32 < 2; f32++) {
         const size_t   bytes  = f32 ? sizeof values : sizeof images;
         cresnet_model *model  = open_on("cuda", "fp16", f32);
@@ -126,13 +114,11 @@ TEST(scattered_tensors_in_gpu_memory_are_gathered) {
     cresnet_tensor        list[IMAGES];
     cresnet_error         error;
     NEED_GPU();
-    if (!have_run()) return;
-    cresnet_model       *model  = open_on("cuda", "fp16", false);
-    cresnet_output       output = output_to(&want);
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    char                *device = NULL;
+    cresnet_model *model  = open_on("cuda", "fp16", false);
+    cresnet_output output = output_to(&want);
+    char          *device = NULL;
     REQUIRE(model);
-    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_tensor(model, &all_images, &output, &error), CRESNET_OK);
     REQUIRE(cudaMalloc((void **)&device, IMAGES * (API_PIXELS + 16)) == cudaSuccess);
     for (int odd = 0; odd < 2; odd++) {
         const size_t apart = API_PIXELS + (odd ? 3 : 16);
@@ -158,13 +144,12 @@ struct caller {
 };
 
 static void *call_often(void *argument) {
-    struct caller       *c = argument;
-    struct results       got;
-    cresnet_error        error;
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    struct caller *c = argument;
+    struct results got;
+    cresnet_error  error;
     for (int i = 0; i < 20; i++) {
         const cresnet_output output = output_to(&got);
-        if (cresnet_classify_tensor(c->model, &tensor, &output, &error) != CRESNET_OK ||
+        if (cresnet_classify_tensor(c->model, &all_images, &output, &error) != CRESNET_OK ||
             memcmp(&got, c->want, sizeof got) != 0)
             c->wrong++;
     }
@@ -181,10 +166,9 @@ TEST(threads_share_a_model_and_keep_their_gpu) {
     if (!have_run()) return;
     REQUIRE(cudaGetDevice(&before) == cudaSuccess);
     cresnet_model       *model  = open_on("cuda", "fp16", false);
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
     const cresnet_output output = output_to(&want);
     REQUIRE(model);
-    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_tensor(model, &all_images, &output, &error), CRESNET_OK);
     for (int i = 0; i < THREADS; i++) {
         caller[i] = (struct caller){.model = model, .want = &want};
         REQUIRE(pthread_create(&thread[i], NULL, call_often, &caller[i]) == 0);
@@ -236,12 +220,10 @@ TEST(overlapping_calls_get_their_own_results) {
     pthread_t                 thread[THREADS];
     char                     *device = NULL;
     NEED_GPU();
-    if (!have_run()) return;
     cresnet_model       *model  = open_on("cuda", "fp16", false);
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
     const cresnet_output output = output_to(&want);
     REQUIRE(model);
-    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_tensor(model, &all_images, &output, &error), CRESNET_OK);
     REQUIRE(cudaMalloc((void **)&device, sizeof images) == cudaSuccess);
     REQUIRE(cudaMemcpy(device, images, sizeof images, cudaMemcpyHostToDevice) == cudaSuccess);
     for (int i = 0; i < THREADS; i++) {

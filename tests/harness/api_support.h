@@ -1,4 +1,5 @@
-/* tests/harness/api_support.h: a small trained run for the tests of the library. */
+/* tests/harness/api_support.h: a small trained run in tmp_path for the tests of the library. A test defines IMAGES, the
+ * number of images that it classifies. */
 #ifndef API_SUPPORT_H
 #define API_SUPPORT_H
 
@@ -10,8 +11,10 @@
 
 enum { API_SIZE = 8, API_CLASSES = 3, API_PIXELS = API_SIZE * API_SIZE * 3, API_FEATURES = 6 };
 
-/* Trains a network of 3 classes and images of 8 x 8 for two steps; writes the path of its run folder to `run`. */
-static inline cr_status api_train(const char *dir, const char *const *more, int count, char run[SUPPORT_PATH]) {
+static char run[SUPPORT_PATH]; /* the run folder */
+
+/* Trains a network of 3 classes and images of 8 x 8 for two steps in a new tmp_path. */
+static inline cr_status api_train(const char *const *more, int count) {
     const char *list[32] = {"model.arch=custom", "model.depths=1,1",    "model.widths=4,6",  "model.shortcut=B",
                             "model.classes=3",   "data.kind=synthetic", "data.image_size=8", "data.train_images=8",
                             "data.val_images=5", "data.workers=0",      "train.batch=4",     "train.epochs=1",
@@ -19,7 +22,8 @@ static inline cr_status api_train(const char *dir, const char *const *more, int 
     int         used = 14, signal_taken = 0;
     char        output[SUPPORT_PATH];
     const struct cr_config *config;
-    text_into(run, "%s/run", dir);
+    folder_open();
+    text_into(run, "%s/run", tmp_path);
     text_into(output, "train.output=%s", run);
     for (int i = 0; i < count; i++) list[used++] = more[i];
     list[used++] = output;
@@ -28,24 +32,6 @@ static inline cr_status api_train(const char *dir, const char *const *more, int 
     cr_status                     status  = cr_train(config, &options, &signal_taken);
     cr_config_close(config);
     return status;
-}
-
-/* Images with values that depend on index and position. */
-static inline void api_images(uint8_t *out, int count) {
-    for (int i = 0; i < count * API_PIXELS; i++)
-        out[i] = (uint8_t)((i * 37 + (i / API_PIXELS) * 101 + (i % 7) * 13) % 256);
-}
-
-/* The run that all cases of a test use: trains it at the first call and fills `count` images. `dir` and `run` are empty
- * before. Reports a test failure and returns false if the training fails. */
-static inline bool api_have_run(char dir[SUPPORT_PATH], char run[SUPPORT_PATH], uint8_t *images, int count) {
-    if (*run) return true;
-    make_folder(dir);
-    api_images(images, count);
-    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
-    TEST_FAIL_("training: %s", cr_error_message());
-    *run = 0;
-    return false;
 }
 
 static inline cresnet_options api_options(int batch) {
@@ -63,6 +49,30 @@ static inline cresnet_output api_logits(float *logits) {
     output.logits = logits;
     return output;
 }
+
+#ifdef IMAGES
+static uint8_t              images[IMAGES * API_PIXELS]; /* values that depend on index and position */
+static const cresnet_tensor all_images = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+
+/* Trains the run that all cases of a test use, at the first call. Reports a test failure when the training fails. */
+static inline bool have_run(void) {
+    if (*run) return true;
+    for (int i = 0; i < IMAGES * API_PIXELS; i++)
+        images[i] = (uint8_t)((i * 37 + (i / API_PIXELS) * 101 + (i % 7) * 13) % 256);
+    if (api_train(NULL, 0) == CR_OK) return true;
+    TEST_FAIL_("training: %s", cr_error_message());
+    *run = 0;
+    return false;
+}
+
+/* Opens that run; NULL after a failure, which is reported. */
+static inline cresnet_model *open_run(const cresnet_options *options) {
+    cresnet_model *model = NULL;
+    cresnet_error  error;
+    if (have_run() && cresnet_open(run, options, &model, &error) != CRESNET_OK) TEST_FAIL_("%s", error.text);
+    return model;
+}
+#endif
 
 #define CHECK_CALL(call, want)                                                                                         \
     do {                                                                                                               \

@@ -40,12 +40,12 @@ static inline void guard_free(struct guarded *g) {
     *g = (struct guarded){0};
 }
 
-/* Calls `run` at each level up to that of the test program. */
-static inline void at_every_level(void (*run)(enum cr_cpu_level level)) {
+/* Calls `each` at each level up to that of the test program. */
+static inline void at_every_level(void (*each)(enum cr_cpu_level level)) {
     const enum cr_cpu_level most = cr_cpu_level();
     for (int level = CR_CPU_BASELINE; level <= (int)most; level++) {
         CHECK(cr_cpu_set_level((enum cr_cpu_level)level));
-        run((enum cr_cpu_level)level);
+        each((enum cr_cpu_level)level);
     }
 }
 

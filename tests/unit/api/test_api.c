@@ -1,20 +1,11 @@
 /* tests/unit/api/test_api.c: the functions of include/cresnet.h: results against own computations, every kind of input,
  * wrong arguments, many threads. */
+#define IMAGES 5
 #include "tests/harness/api_support.h"
 
 #include "checkpoint/checkpoint.h"
 
 #include <pthread.h>
-#include <unistd.h>
-
-enum { IMAGES = 5 };
-
-static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS];
-
-static bool have_run(void) {
-    return api_have_run(dir, run, images, IMAGES);
-}
 
 static cresnet_tensor tensor_of(const void *data, cresnet_tensor_type type, cresnet_layout layout, int count) {
     return (cresnet_tensor){.data = data, .type = type, .layout = layout, .count = count};
@@ -30,7 +21,6 @@ static cr_status read_either(struct cr_st_file *file, const char *name, const ch
 
 /* logits = features * W^T + b with the weights of the file; labels and probabilities follow from the logits. */
 TEST(results_follow_from_the_weights) {
-    cresnet_model     *model;
     cresnet_error      error;
     cresnet_output     output;
     cresnet_options    options = api_options(2); /* less than the images of a call */
@@ -38,17 +28,16 @@ TEST(results_follow_from_the_weights) {
     int32_t            label[IMAGES][2];
     char               path[CR_PATH_MAX];
     struct cr_st_file *file;
-    if (!have_run()) return;
-    options.features = 1;
-    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    options.features     = 1;
+    cresnet_model *model = open_run(&options);
+    REQUIRE(model);
     cresnet_output_init(&output);
-    output.top                  = 2;
-    output.labels               = label[0];
-    output.probabilities        = probability[0];
-    output.logits               = logits[0];
-    output.features             = features[0];
-    const cresnet_tensor tensor = tensor_of(images, CRESNET_U8, CRESNET_NHWC, IMAGES);
-    REQUIRE_CALL(cresnet_classify_tensor(model, &tensor, &output, &error));
+    output.top           = 2;
+    output.labels        = label[0];
+    output.probabilities = probability[0];
+    output.logits        = logits[0];
+    output.features      = features[0];
+    REQUIRE_CALL(cresnet_classify_tensor(model, &all_images, &output, &error));
     CHECK_INT(error.status, CRESNET_OK);
     CHECK_STR(error.text, "");
 
@@ -76,7 +65,6 @@ TEST(results_follow_from_the_weights) {
 }
 
 TEST(all_inputs_give_the_same_logits) {
-    cresnet_model  *model, *normalised;
     cresnet_error   error;
     cresnet_options options = api_options(3);
     cresnet_info    info    = {.size = sizeof info};
@@ -84,10 +72,10 @@ TEST(all_inputs_give_the_same_logits) {
     static uint8_t  nchw[IMAGES * API_PIXELS], padded[API_SIZE * 40];
     static float    values[IMAGES * API_PIXELS], value_nchw[IMAGES * API_PIXELS];
     cresnet_output  to_want = api_logits(want[0]), to_got = api_logits(got[0]);
-    if (!have_run()) return;
-    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
-    options.f32_tensors = 1;
-    REQUIRE_CALL(cresnet_open(run, &options, &normalised, &error));
+    cresnet_model  *model     = open_run(&options);
+    options.f32_tensors       = 1;
+    cresnet_model *normalised = open_run(&options);
+    REQUIRE(model && normalised);
     CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
     for (int i = 0; i < IMAGES; i++)
         for (int k = 0; k < 3; k++)
@@ -97,12 +85,11 @@ TEST(all_inputs_give_the_same_logits) {
                 nchw[to]          = images[from];
                 values[from] = value_nchw[to] = value;
             }
-    const cresnet_tensor u8 = tensor_of(images, CRESNET_U8, CRESNET_NHWC, IMAGES);
-    REQUIRE_CALL(cresnet_classify_tensor(model, &u8, &to_want, &error));
+    REQUIRE_CALL(cresnet_classify_tensor(model, &all_images, &to_want, &error));
 
     const cresnet_tensor forms[] = {tensor_of(nchw, CRESNET_U8, CRESNET_NCHW, IMAGES),
                                     tensor_of(values, CRESNET_F32, CRESNET_NHWC, IMAGES),
-                                    tensor_of(value_nchw, CRESNET_F32, CRESNET_NCHW, IMAGES), u8};
+                                    tensor_of(value_nchw, CRESNET_F32, CRESNET_NCHW, IMAGES), all_images};
     for (int f = 0; f < 4; f++) {
         memset(got, 0, sizeof got);
         REQUIRE_CALL(cresnet_classify_tensor(f == 0 ? model : normalised, &forms[f], &to_got, &error));
@@ -120,23 +107,21 @@ TEST(all_inputs_give_the_same_logits) {
 }
 
 TEST(files_and_their_bytes_give_the_same_results) {
-    cresnet_model  *model;
     cresnet_error   error, image_error[4];
     cresnet_options options = api_options(2);
     float           by_path[4][API_CLASSES], by_bytes[4][API_CLASSES];
     int32_t         label[4];
-    char            good[SUPPORT_PATH], bad[SUPPORT_PATH], *bytes;
+    char           *bytes;
     size_t          count;
     cresnet_output  output = api_logits(by_path[0]);
-    if (!have_run()) return;
-    put_image(dir, "good.png", 19, 17, 100);
-    put_text(dir, "bad.png", "not an image");
-    text_into(good, "%s/good.png", dir);
-    text_into(bad, "%s/bad.png", dir);
-    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
-    const char *const paths[] = {good, bad, "/nowhere/image.png", good};
-    output.image_errors       = image_error;
-    output.labels             = label;
+    cresnet_model  *model  = open_run(&options);
+    REQUIRE(model);
+    put_image(tmp_path, "good.png", 19, 17, 100);
+    put_text(tmp_path, "bad.png", "not an image");
+    const char *const good = in_folder("good.png"), *const paths[] = {good, in_folder("bad.png"), "/nowhere/x.png",
+                                                                      good};
+    output.image_errors = image_error;
+    output.labels       = label;
     REQUIRE_CALL(cresnet_classify_files(model, paths, 4, &output, &error));
     CHECK_INT(image_error[0].status, CRESNET_OK);
     CHECK_INT(image_error[1].status, CRESNET_ERROR_FORMAT);
@@ -161,14 +146,13 @@ TEST(files_and_their_bytes_give_the_same_results) {
 }
 
 TEST(properties_are_those_of_the_run) {
-    cresnet_model  *model;
     cresnet_error   error;
     cresnet_memory  memory;
     cresnet_options options = api_options(7);
     cresnet_info    info    = {.size = sizeof info};
-    if (!have_run()) return;
+    cresnet_model  *model   = open_run(&options);
+    REQUIRE(model);
     REQUIRE_CALL(cresnet_memory_needed(run, &options, &memory, &error));
-    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
     CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
     CHECK_INT(info.classes, API_CLASSES);
     CHECK_INT(info.features, API_FEATURES);
@@ -190,13 +174,12 @@ TEST(properties_are_those_of_the_run) {
 /* ---- errors ---- */
 
 TEST(wrong_arguments_are_errors_and_the_model_stays_usable) {
-    cresnet_model  *model;
     cresnet_error   error;
     cresnet_options options = api_options(1);
     float           logits[API_CLASSES];
     cresnet_output  output = api_logits(logits), wrong = output;
-    if (!have_run()) return;
-    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    cresnet_model  *model = open_run(&options);
+    REQUIRE(model);
     const cresnet_tensor good  = tensor_of(images, CRESNET_U8, CRESNET_NHWC, 1);
     const cresnet_image  image = {images, API_SIZE, API_SIZE, 0};
     cresnet_tensor       t     = good;
@@ -276,17 +259,15 @@ static void *call_often(void *argument) {
 }
 
 TEST(many_threads_get_the_results_of_one) {
-    cresnet_model  *model;
     cresnet_error   error;
     cresnet_options options = api_options(2);
     float           want[IMAGES][API_CLASSES];
     cresnet_output  output = api_logits(want[0]);
     pthread_t       thread[THREADS];
     struct caller   caller[THREADS];
-    if (!have_run()) return;
-    const cresnet_tensor tensor = tensor_of(images, CRESNET_U8, CRESNET_NHWC, IMAGES);
-    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
-    REQUIRE_CALL(cresnet_classify_tensor(model, &tensor, &output, &error));
+    cresnet_model  *model = open_run(&options);
+    REQUIRE(model);
+    REQUIRE_CALL(cresnet_classify_tensor(model, &all_images, &output, &error));
     for (int i = 0; i < THREADS; i++) {
         caller[i] = (struct caller){.model = i % 2 ? model : NULL, .want = want[0]};
         REQUIRE(pthread_create(&thread[i], NULL, call_often, &caller[i]) == 0);

@@ -3,6 +3,7 @@
  * functions in which the assertions fail. */
 #include "api/model.h"
 #include "data/resize.h"
+#define IMAGES 6
 #include "tests/harness/api_support.h"
 
 #include <stdatomic.h>
@@ -17,11 +18,10 @@ static int omp_get_thread_num(void) {
 }
 #endif
 
-enum { IMAGES = 6, SIDE = 12, SECONDS = 60, STEP_US = 1000, LATE_US = 50000 };
+enum { SIDE = 12, SECONDS = 60, STEP_US = 1000, LATE_US = 50000 };
 enum place { NOWHERE, ALONE, IN_TEAM, IN_DECODER }; /* where an assertion fails; ALONE: outside of OpenMP regions */
 
-static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS], large[IMAGES][SIDE * SIDE * 3];
+static uint8_t large[IMAGES][SIDE * SIDE * 3];
 static char    files[IMAGES][SUPPORT_PATH];
 
 static atomic_int  fails_in; /* enum place */
@@ -59,20 +59,16 @@ cr_status __wrap_cr_resize_run(const struct cr_resize *job, struct cr_buffer *ta
 /* ---- a host ---- */
 
 static cresnet_model *open_model(int threads, int batch) {
-    cresnet_model  *model = NULL;
-    cresnet_error   error;
     cresnet_options options = api_options(batch);
     options.threads         = threads;
-    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) TEST_FAIL_("%s", error.text);
-    return model;
+    return open_run(&options);
 }
 
 static bool classifies(cresnet_model *model, const float want[IMAGES][API_CLASSES]) {
-    float                logits[IMAGES][API_CLASSES];
-    cresnet_error        error;
-    cresnet_output       output = api_logits(logits[0]);
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    return cresnet_classify_tensor(model, &tensor, &output, &error) == CRESNET_OK &&
+    float          logits[IMAGES][API_CLASSES];
+    cresnet_error  error;
+    cresnet_output output = api_logits(logits[0]);
+    return cresnet_classify_tensor(model, &all_images, &output, &error) == CRESNET_OK &&
            memcmp(logits, want, sizeof logits) == 0;
 }
 
@@ -107,14 +103,13 @@ static void *call(void *argument) {
 
 /* Runs in a process of its own: two threads call a model in which an assertion fails. */
 static void break_model(enum place place, int threads, int batch, int thread) {
-    static const float   none[IMAGES][API_CLASSES];
-    float                want[IMAGES][API_CLASSES];
-    pthread_t            other;
-    cresnet_error        error;
-    cresnet_output       output  = api_logits(want[0]);
-    cresnet_model       *healthy = open_model(threads, batch), *earlier = open_model(threads, batch);
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    CHECK_CALL(cresnet_classify_tensor(healthy, &tensor, &output, &error), CRESNET_OK);
+    static const float none[IMAGES][API_CLASSES];
+    float              want[IMAGES][API_CLASSES];
+    pthread_t          other;
+    cresnet_error      error;
+    cresnet_output     output  = api_logits(want[0]);
+    cresnet_model     *healthy = open_model(threads, batch), *earlier = open_model(threads, batch);
+    CHECK_CALL(cresnet_classify_tensor(healthy, &all_images, &output, &error), CRESNET_OK);
     CHECK(memcmp(want, none, sizeof want) != 0);
     CHECK(classifies(earlier, want));
     cresnet_close(earlier); /* LLVM's OpenMP has one pool of threads: the next model gets those of this one */
@@ -138,7 +133,7 @@ static void break_model(enum place place, int threads, int batch, int thread) {
         CHECK_HAS(callers[i].error.text, "assertion failed: ");
         CHECK(callers[i].untouched);
     }
-    CHECK_CALL(cresnet_classify_tensor(broken, &tensor, &output, &error), CRESNET_ERROR_BROKEN);
+    CHECK_CALL(cresnet_classify_tensor(broken, &all_images, &output, &error), CRESNET_ERROR_BROKEN);
     CHECK(classifies(healthy, want));
     cresnet_close(broken);
     cresnet_model *next = open_model(threads, batch);
@@ -168,19 +163,19 @@ static void in_a_process(enum place place, int threads, int batch, int thread) {
                    WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
 }
 
-static bool have_run(void) {
-    if (*run) return true;
-    if (!api_have_run(dir, run, images, IMAGES)) return false;
+static bool have_files(void) {
+    if (**files) return true;
+    if (!have_run()) return false;
     for (int i = 0; i < IMAGES; i++) {
         for (int k = 0; k < SIDE * SIDE * 3; k++) large[i][k] = (uint8_t)(i * 31 + k * 7);
-        text_into(files[i], "%s/%d.png", dir, i);
+        text_into(files[i], "%s/%d.png", tmp_path, i);
         if (cr_image_write_png(files[i], large[i], SIDE, SIDE) != CR_OK) return false;
     }
     return true;
 }
 
 static void everywhere(enum place place) {
-    if (!have_run()) SKIP("no run");
+    if (!have_files()) SKIP("no run");
 #ifdef _OPENMP
     static const int threads[] = {1, 2, 4};
 #else

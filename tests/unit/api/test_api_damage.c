@@ -9,15 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[SUPPORT_PATH], run[SUPPORT_PATH];
-
 /* A run with two checkpoints, step-2 and step-4 (`last` and `best`). */
 static bool have_two_checkpoints(const char *key, const char *more) {
     const char *const list[] = {"train.epochs=2", "train.save_every=2", "train.keep=9", key, more};
     char              best[SUPPORT_PATH + 8];
-    *dir = 0;
-    make_folder(dir);
-    if (api_train(dir, list, 5, run) != CR_OK) {
+    if (api_train(list, 5) != CR_OK) {
         TEST_FAIL_("training: %s", cr_error_message());
         return false;
     }

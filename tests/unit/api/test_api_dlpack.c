@@ -2,13 +2,11 @@
  * cresnet_classify_tensor, ownership, order with the streams of the caller, reuse of memory. The errors are tested in
  * python/tests/test_dlpack.py. */
 #include "api/model.h"
+#define IMAGES 7
 #include "tests/harness/api_support.h"
 #include "tests/harness/streams_support.h"
 
-enum { IMAGES = 7, BATCH = 3 };
-
-static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS];
+enum { BATCH = 3 };
 
 /* As in the header of DLPack. */
 struct tensor {
@@ -31,14 +29,11 @@ static struct tensor tensor_at(void *data, int device) {
 }
 
 static cresnet_model *open_model(float want[IMAGES][API_CLASSES]) {
-    cresnet_options      options = api_options(BATCH);
-    cresnet_output       output  = api_logits(want[0]);
-    const cresnet_tensor plain   = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    cresnet_model       *m       = NULL;
-    cresnet_error        error;
-    if (!api_have_run(dir, run, images, IMAGES)) return NULL;
-    if (cresnet_open(run, &options, &m, &error) != CRESNET_OK) TEST_FAIL_("%s", error.text);
-    if (m) CHECK_CALL(cresnet_classify_tensor(m, &plain, &output, &error), CRESNET_OK);
+    const cresnet_options options = api_options(BATCH);
+    cresnet_output        output  = api_logits(want[0]);
+    cresnet_model        *m       = open_run(&options);
+    cresnet_error         error;
+    if (m) CHECK_CALL(cresnet_classify_tensor(m, &all_images, &output, &error), CRESNET_OK);
     return m;
 }
 

@@ -43,7 +43,7 @@ static void other_forms(const struct format *f, const void *prepared, void *by_c
 }
 
 static void check_format(const struct format *f) {
-    char            dir[SUPPORT_PATH], run[SUPPORT_PATH], path[SUPPORT_PATH];
+    char            path[SUPPORT_PATH];
     uint16_t        prepared[SAMPLES_MAX], by_channel[SAMPLES_MAX];
     float           values[SAMPLES_MAX], want[API_CLASSES], got[API_CLASSES];
     const bool      wide = cr_format_bits(f->pixels) == 16;
@@ -53,8 +53,7 @@ static void check_format(const struct format *f) {
     cresnet_output  output;
     cresnet_options options;
     cresnet_model  *model;
-    make_folder(dir);
-    REQUIRE_OK(api_train(dir, f->keys, 2, run));
+    REQUIRE_OK(api_train(f->keys, 2));
     text_into(path, CR_SOURCE_DIR "/tests/golden/data/%s", f->file);
     for (int f32 = 0; f32 < 2; f32++) {
         cresnet_options_init(&options);

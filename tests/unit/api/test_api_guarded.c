@@ -1,20 +1,15 @@
 /* tests/unit/api/test_api_guarded.c: images, encoded files and tensors that a caller of the library has at the edge of
  * its memory, and results at the edge, at every level; what CRESNET_CPU may name. */
+#define IMAGES 5
 #include "tests/harness/api_support.h"
 #include "tests/harness/guard_pages.h"
 
-enum { IMAGES = 5, W = 16, H = 12, ROW = 3 * W, GAP = 7 };
-
-static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS];
+enum { W = 16, H = 12, ROW = 3 * W, GAP = 7 };
 
 static cresnet_model *open_model(bool f32) {
     cresnet_options options = api_options(2);
-    cresnet_model  *model   = NULL;
-    cresnet_error   error;
-    options.f32_tensors = f32;
-    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) TEST_FAIL_("%s", error.text);
-    return model;
+    options.f32_tensors     = f32;
+    return open_run(&options);
 }
 
 /* Classifies with the logits in `want`, then the same bytes between guards. */
@@ -56,7 +51,7 @@ static void tensors_at(enum cr_cpu_level level) {
 }
 
 TEST(tensors_stay_inside) {
-    if (api_have_run(dir, run, images, IMAGES)) at_every_level(tensors_at);
+    if (have_run()) at_every_level(tensors_at);
 }
 
 TEST(a_wrong_level_is_an_error) {
@@ -65,7 +60,7 @@ TEST(a_wrong_level_is_an_error) {
     cresnet_error   error;
     const char     *before = getenv("CRESNET_CPU");
     char           *kept   = before ? cr_strdup(before) : NULL;
-    if (!api_have_run(dir, run, images, IMAGES)) return;
+    if (!have_run()) return;
     setenv("CRESNET_CPU", "sse9", 1);
     CHECK_CALL(cresnet_open(run, &options, &model, &error), CRESNET_ERROR_CONFIG);
     CHECK_HAS(error.text, "CRESNET_CPU=sse9: give baseline, avx2, avx2_vnni or avx512; this processor has ");

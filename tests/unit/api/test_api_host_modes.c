@@ -1,6 +1,7 @@
 /* tests/unit/api/test_api_host_modes.c: the locale and the floating-point modes of the host (decimal comma, rounding,
  * traps, subnormal numbers that become zero) change no result, and the host keeps them. */
 #include "formats/safetensors.h"
+#define IMAGES 4
 #include "tests/harness/api_support.h"
 #include "tests/harness/locale_support.h"
 
@@ -11,10 +12,7 @@
 #include <xmmintrin.h>
 #endif
 
-enum { IMAGES = 4, SIDE = 21 };
-
-static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS];
+enum { SIDE = 21 };
 
 /* All that a host can read from a model with several labels and float tensors. */
 struct seen {
@@ -66,39 +64,32 @@ static bool shrink_head(void) {
     return shrunk && remove(path) == 0;
 }
 
-static bool have_run(void) {
-    uint8_t pixels[SIDE * SIDE * 3];
-    char    path[SUPPORT_PATH];
-    if (*run) return true;
-    if (!api_have_run(dir, run, images, IMAGES) || !shrink_head()) return false;
+static bool have_files(void) {
+    static bool ready;
+    uint8_t     pixels[SIDE * SIDE * 3];
+    char        path[SUPPORT_PATH];
+    if (ready) return true;
+    if (!have_run() || !shrink_head()) return false;
+    ready = true;
     for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * i % 251);
-    text_into(path, "%s/image.png", dir);
-    if (cr_image_write_png(path, pixels, SIDE, SIDE) != CR_OK) return false;
-    text_into(path, "%s/labels.ini", dir);
-    if (cr_file_write_atomic(path, labels_ini, sizeof labels_ini - 1) != CR_OK) return false;
+    if (cr_image_write_png(in_folder("image.png"), pixels, SIDE, SIDE) != CR_OK) return false;
+    if (cr_file_write_atomic(in_folder("labels.ini"), labels_ini, sizeof labels_ini - 1) != CR_OK) return false;
     text_into(path, "%s/last/thresholds.txt", run);
     return cr_file_write_atomic(path, "0.25\n0.5\n0.0625\n", 16) == CR_OK;
 }
 
 static bool look(int threads, struct seen *out) {
-    cresnet_options      options = api_options(IMAGES);
-    cresnet_model       *model;
-    cresnet_error        error  = {0};
-    cresnet_output       output = api_logits(out->tensor[0]);
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    char                 path[SUPPORT_PATH], config[SUPPORT_PATH];
-    const char          *file = path;
+    cresnet_options options = api_options(IMAGES);
+    cresnet_error   error   = {0};
+    cresnet_output  output  = api_logits(out->tensor[0]);
+    const char     *file    = in_folder("image.png");
     memset(out, 0, sizeof *out);
-    text_into(path, "%s/image.png", dir);
-    options.threads     = threads;
-    options.f32_tensors = 1;
-    text_into(config, "%s/labels.ini", dir);
-    options.config = config;
-    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) {
-        TEST_FAIL_("%s", error.text);
-        return false;
-    }
-    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    options.threads      = threads;
+    options.f32_tensors  = 1;
+    options.config       = in_folder("labels.ini");
+    cresnet_model *model = open_run(&options);
+    if (!model) return false;
+    CHECK_CALL(cresnet_classify_tensor(model, &all_images, &output, &error), CRESNET_OK);
     output               = api_logits(out->file);
     output.top           = API_CLASSES;
     output.labels        = out->label;
@@ -140,8 +131,8 @@ static void check_same(void) {
 }
 
 TEST(decimal_comma) {
-    if (!have_run()) SKIP("no run");
-    if (!set_comma_locale(dir)) SKIP("no locale with a decimal comma, and no localedef");
+    if (!have_files()) SKIP("no run");
+    if (!set_comma_locale(tmp_path)) SKIP("no locale with a decimal comma, and no localedef");
     check_same();
     CHECK_STR(localeconv()->decimal_point, ",");
     (void)setlocale(LC_ALL, "C");
@@ -149,7 +140,7 @@ TEST(decimal_comma) {
 
 TEST(rounding) {
     static const int modes[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
-    if (!have_run()) SKIP("no run");
+    if (!have_files()) SKIP("no run");
     for (size_t i = 0; i < CR_COUNT(modes); i++) {
         fesetround(modes[i]);
         check_same();
@@ -161,7 +152,7 @@ TEST(rounding) {
 
 TEST(traps) {
     const int all = FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT;
-    if (!have_run()) SKIP("no run");
+    if (!have_files()) SKIP("no run");
     if (feenableexcept(all) < 0) SKIP("this processor has no floating-point traps");
     check_same();
     const int after = fegetexcept();
@@ -172,7 +163,7 @@ TEST(traps) {
 TEST(subnormal_numbers) {
 #ifdef __SSE2__
     const unsigned before = _mm_getcsr(), zero = 0x8040; /* flush to zero, denormals are zero */
-    if (!have_run()) SKIP("no run");
+    if (!have_files()) SKIP("no run");
     _mm_setcsr(before | zero);
     check_same();
     const unsigned after = _mm_getcsr();

@@ -1,19 +1,14 @@
 /* tests/unit/api/test_api_open.c: models that cannot be opened or used: wrong options, missing and damaged files,
  * lack of memory. */
 #include "pretrained/pretrained.h"
+#define IMAGES 1
 #include "tests/harness/api_support.h"
+#include "tests/harness/failing_alloc.h"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
-enum { IMAGES = 1 };
-
-static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS], pixels[16 * 12 * 3];
-
-static bool have_run(void) {
-    return api_have_run(dir, run, images, IMAGES);
-}
+static uint8_t pixels[16 * 12 * 3];
 
 TEST(models_that_cannot_be_opened_say_why) {
     cresnet_model     *model;
@@ -31,7 +26,7 @@ TEST(models_that_cannot_be_opened_say_why) {
     CHECK(!model)
     NOT_OPENED(NULL, CRESNET_ERROR_ARGUMENT, "no path");
     NOT_OPENED("/nowhere/run", CRESNET_ERROR_IO, "/nowhere/run: No such file");
-    NOT_OPENED(dir, CRESNET_ERROR_CONFIG, "is no run folder");
+    NOT_OPENED(tmp_path, CRESNET_ERROR_CONFIG, "is no run folder");
     options.device = "tpu";
     NOT_OPENED(run, CRESNET_ERROR_CONFIG, "options: [train] device = tpu: must be one of");
     options.device = "cpu:1";
@@ -60,7 +55,7 @@ TEST(models_that_cannot_be_opened_say_why) {
     /* A truncated file of weights with a configuration next to it. */
     text_into(path, "%s/last/model.safetensors", run);
     REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
-    text_into(path, "%s/cut.safetensors", dir);
+    text_into(path, "%s/cut.safetensors", tmp_path);
     REQUIRE_OK(cr_file_write_atomic(path, bytes, count / 2));
     cr_free(bytes);
     NOT_OPENED(path, CRESNET_ERROR_CONFIG, "config.ini: does not exist");
@@ -74,26 +69,22 @@ TEST(models_that_cannot_be_opened_say_why) {
 }
 
 TEST(failing_allocations_are_errors_without_leaks) {
-    cresnet_model  *model;
-    cresnet_error   error;
-    cresnet_options options = api_options(2);
-    float           logits[IMAGES][API_CLASSES];
-    cresnet_output  output = api_logits(logits[0]);
+    const cresnet_options options = api_options(2);
+    const cresnet_image   image   = {pixels, 16, 12, 0};
+    cresnet_model        *model;
+    cresnet_error         error;
+    float                 logits[IMAGES][API_CLASSES];
+    cresnet_output        output = api_logits(logits[0]);
     if (!have_run()) return;
-    const cresnet_image image    = {pixels, 16, 12, 0};
-    int64_t             failures = 0;
-    for (int64_t n = 1; !test_failures_; n++, failures++) {
-        const int64_t live = cr_alloc_live();
-        cr_alloc_fail_at(n);
+    for_each_failing_alloc(f, .least = 50) {
+        failing_alloc_begin(&f);
         cresnet_status status = cresnet_open(run, &options, &model, &error);
         if (status == CRESNET_OK) status = cresnet_classify_images(model, &image, 1, &output, &error);
-        cr_alloc_fail_at(0);
+        failing_alloc_end(&f, status == CRESNET_OK             ? CR_OK
+                              : status == CRESNET_ERROR_MEMORY ? CR_ERR_MEMORY
+                                                               : CR_ERR_DEVICE);
         cresnet_close(model);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CRESNET_OK) break;
-        CHECK_INT(status, CRESNET_ERROR_MEMORY);
     }
-    CHECK_INT(CR_MIN(failures, 50), 50);
 }
 
 /* A server that accepts connections and never answers. Returns its socket; the address goes into `url`. */
@@ -118,19 +109,17 @@ TEST(a_download_can_be_interrupted) {
     cresnet_options          options = api_options(1);
     cresnet_model           *model;
     cresnet_error            error;
-    char                     url[64], cache[SUPPORT_PATH], list[SUPPORT_PATH], config[SUPPORT_PATH];
+    char                     url[64], config[SUPPORT_PATH];
     int                      calls = 0;
     if (!have_run()) return;
     if (cr_download_missing()) SKIP("no libcurl");
     const int server = silent_server(url);
-    text_into(cache, "%s/cache", dir);
-    text_into(list, "%s/names", dir);
     text_into(config, "%s/last/config.ini", run);
-    REQUIRE_OK(cr_file_write_atomic(list, "silent silent-01234567.pth\n", 27));
+    REQUIRE_OK(cr_file_write_atomic(in_folder("names"), "silent silent-01234567.pth\n", 27));
     for (size_t i = 0; i < CR_COUNT(names); i++) unsetenv(names[i]);
     setenv("CRESNET_WEIGHTS_URL", url, 1);
-    setenv("CRESNET_WEIGHTS_LIST", list, 1);
-    setenv("CRESNET_CACHE", cache, 1);
+    setenv("CRESNET_WEIGHTS_LIST", in_folder("names"), 1);
+    setenv("CRESNET_CACHE", in_folder("cache"), 1);
     setenv("CRESNET_DOWNLOAD_TIMEOUT", "3600", 1);
     options.config            = config;
     options.interrupt         = interrupt_third;

@@ -1,41 +1,24 @@
 /* tests/unit/api/test_api_tensors.c: cresnet_classify_tensors and cresnet_prepare_files, and the ranking of classes. */
+#define IMAGES 7
 #include "tests/harness/api_support.h"
 
 #include <stdlib.h>
 
-enum { IMAGES = 7 };
-
-static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS];
-
-static bool have_run(void) {
-    return api_have_run(dir, run, images, IMAGES);
-}
-
 static cresnet_model *open_with(int batch, int f32_tensors) {
-    cresnet_options options;
-    cresnet_model  *model = NULL;
-    cresnet_error   error;
-    cresnet_options_init(&options);
-    options.device      = "cpu";
-    options.max_batch   = batch;
-    options.threads     = 1;
-    options.f32_tensors = f32_tensors;
-    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) TEST_FAIL_("%s", error.text);
-    return model;
+    cresnet_options options = api_options(batch);
+    options.f32_tensors     = f32_tensors;
+    return open_run(&options);
 }
 
 /* The images of several tensors in any order give the logits of each image alone, also when a tensor is divided between
  * two batches. */
 TEST(scattered_images_give_the_logits_of_each) {
-    static const int     order[IMAGES] = {4, 0, 6, 2, 3, 1, 5}; /* 2 and 3 come from one tensor */
-    cresnet_error        error;
-    float                one[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
-    cresnet_output       to_one = api_logits(one[0]), to_got = api_logits(got[0]);
-    const cresnet_tensor all     = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    cresnet_tensor       list[8] = {{0}};
-    int                  used    = 0;
-    if (!have_run()) return;
+    static const int order[IMAGES] = {4, 0, 6, 2, 3, 1, 5}; /* 2 and 3 come from one tensor */
+    cresnet_error    error;
+    float            one[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
+    cresnet_output   to_one = api_logits(one[0]), to_got = api_logits(got[0]);
+    cresnet_tensor   list[8] = {{0}};
+    int              used    = 0;
     for (int i = 0; i < IMAGES; i++) {
         if (i == 4) continue; /* image 3 follows image 2 */
         list[used++] = (cresnet_tensor){
@@ -47,7 +30,7 @@ TEST(scattered_images_give_the_logits_of_each) {
             cresnet_model *model = open_with(batch, f32);
             REQUIRE(model);
             memset(got, 0, sizeof got);
-            CHECK_CALL(cresnet_classify_tensor(model, &all, &to_one, &error), CRESNET_OK);
+            CHECK_CALL(cresnet_classify_tensor(model, &all_images, &to_one, &error), CRESNET_OK);
             CHECK_CALL(cresnet_classify_tensors(model, list, used, &to_got, &error), CRESNET_OK);
             for (int i = 0; i < IMAGES; i++) CHECK(memcmp(got[i], one[order[i]], sizeof got[i]) == 0);
             cresnet_close(model);
@@ -61,8 +44,7 @@ TEST(wrong_lists_of_tensors_are_errors) {
     const cresnet_tensor bytes  = {.data = images, .type = CRESNET_U8, .count = 1};
     const cresnet_tensor reals  = {.data = values, .type = CRESNET_F32, .count = 1};
     cresnet_tensor       list[] = {bytes, reals}, large[3];
-    if (!have_run()) return;
-    cresnet_model *model = open_with(2, 1);
+    cresnet_model       *model  = open_with(2, 1);
     REQUIRE(model);
     CHECK_CALL(cresnet_classify_tensors(model, list, 2, &output, &error), CRESNET_ERROR_ARGUMENT);
     CHECK_HAS(error.text, "tensors[0] and tensors[1] differ");
@@ -80,18 +62,14 @@ TEST(wrong_lists_of_tensors_are_errors) {
 
 TEST(prepared_files_are_what_is_classified) {
     cresnet_error  error, image_error[3];
-    char           good[SUPPORT_PATH], bad[SUPPORT_PATH];
     uint8_t        prepared[3 * API_PIXELS];
     float          want[2][API_CLASSES], got[2][API_CLASSES];
     cresnet_output to_want = api_logits(want[0]), to_got = api_logits(got[0]);
-    if (!have_run()) return;
-    put_image(dir, "good.png", 19, 17, 100);
-    put_text(dir, "bad.png", "not an image");
-    text_into(good, "%s/good.png", dir);
-    text_into(bad, "%s/bad.png", dir);
     cresnet_model *model = open_with(2, 0);
     REQUIRE(model);
-    const char *const    paths[] = {good, bad, good};
+    put_image(tmp_path, "good.png", 19, 17, 100);
+    put_text(tmp_path, "bad.png", "not an image");
+    const char *const    paths[] = {in_folder("good.png"), in_folder("bad.png"), in_folder("good.png")};
     const cresnet_tensor tensor  = {.data = prepared + API_PIXELS, .type = CRESNET_U8, .count = 2};
     memset(prepared, 7, sizeof prepared);
     CHECK_CALL(cresnet_prepare_files(model, paths, 3, prepared, image_error, &error), CRESNET_OK);
@@ -143,19 +121,16 @@ TEST(classes_are_ranked_by_logit_and_label) {
 TEST(settings_give_rectangles_and_views) {
     enum { WIDTH = 2 * API_SIZE, BYTES = API_SIZE * WIDTH * 3 };
     const char *const settings[] = {"data.image_size=8x16", "data.tta=flip"};
-    cresnet_options   options;
-    cresnet_model    *model;
+    cresnet_options   options    = api_options(1);
     cresnet_error     error;
     cresnet_info      info = {.size = sizeof info};
     uint8_t           mirrored[BYTES];
     float             one[API_CLASSES], other[API_CLASSES], mean[API_CLASSES];
     cresnet_output    to_one = api_logits(one), to_other = api_logits(other), to_mean = api_logits(mean);
-    if (!have_run()) return;
-    cresnet_options_init(&options);
-    options.device        = "cpu";
     options.settings      = settings;
     options.setting_count = 2;
-    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    cresnet_model *model  = open_run(&options);
+    REQUIRE(model);
     CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
     CHECK(info.image_size == API_SIZE && info.image_width == WIDTH);
     for (int i = 0; i < BYTES; i++) {
