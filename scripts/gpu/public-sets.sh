@@ -13,10 +13,11 @@
 #   torch QUEUE           the first seed of each configuration of a queue by PyTorch (tests/tools/torch_recipe.py), alone
 #   out                   results so far; $OUT/results.txt, $OUT/logs.tar.xz (log.jsonl of all trainings)
 #   list QUEUE            the trainings of a queue: NAME|CONFIG|SEED|VALUES
-# Queues: v5 v20 v80 (variants of Imagewoof2 at 128 px), w128 w192 (the six rows, five seeds), tiny18 tiny50 (plain), tinyv (variants, 40 epochs),
-# tinybest18 tinybest50, cifar94 cifar96 cifarv, prune0 (a dense ResNet-56), prune.
+# Queues: v80 (variants of Imagewoof2 at 128 px), w128 w192 w128-5 w192-80 ... (the six rows, five seeds), tiny18 tiny50 (plain), tinyv (variants),
+# tinybest18 tinybest50, cifar94 cifar96 cifarv, prune0 (a dense ResNet-56), prune. Work off one queue per GPU with one training at a time: two
+# trainings at once on a GPU take three times as long each.
 #   CRESNET   the program (build/gpu/cresnet)           WORK    data and trainings (build/public-sets)
-#   WOPT_5 WOPT_20 WOPT_80 TOPT   values that the variants chose, for the rows of Imagewoof2 and for the best ones of Tiny-ImageNet
+#   WOPT_80 TOPT COPT_94 COPT_96   values that the variants chose, for the rows of Imagewoof2, the best ones of Tiny-ImageNet, and CIFAR-10
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 E=$(realpath -m "${WORK:-build/public-sets}") P=${PIECES:-.gpu/pieces} sums=.gpu/SUMS
@@ -91,56 +92,32 @@ data_of() { # CONFIG: the values that name its data; fails when it is not here
 
 # ---- queues: NAME|CONFIG|SEED|VALUES ----
 seeds() { local name=$1 config=$2 s; shift 2; for s in $S; do echo "$name|$config|$s|$*"; done; }
-full=data.image_sizes=128@0
-best="$full data.scale=0.25,1 model.depths=3,4,6,3 train.label_smoothing=0.1"
-tiny_best="data.crop=random_resized data.scale=0.35,1 data.flip=alternate data.cutmix=1 data.mix_prob=0.5 train.label_smoothing=0.1"
-tiny_best="$tiny_best optim.decay_norm_bias=no model.zero_init_last=yes"
 tiny_muon="optim.kind=muon optim.lr=0.004 optim.momentum=0.95 optim.beta2=0.99 optim.eps=1e-6 optim.weight_decay=0.05"
+tiny_muon="$tiny_muon optim.decay_norm_bias=no model.zero_init_last=yes train.label_smoothing=0.1"
+tiny_cutmix="data.cutmix=1 data.mix_prob=0.5"
 muon="optim.kind=muon optim.momentum=0.95 optim.beta2=0.99 optim.weight_decay=0.05 optim.bn_bias_factor=1"
 acdc="prune.schedule=acdc prune.end=120"
 queue() {
     local S="1 2"
     case $1 in
-        v20) # best: breeds differ in small parts, and 20 epochs fit 9,025 photos well; full: no row has a limit of time; stem: the best entries
-            # work at high resolution; crop: large crops of wide photos are drawn again (docs/experiments/accuracy.md); smooth, blur: as published
-            seeds v20-0base imagewoof-128-20
-            seeds v20-1best imagewoof-128-20 "$best"
-            seeds v20-2full imagewoof-128-20 $full
-            seeds v20-3stem imagewoof-128-20 $full model.stem=cifar model.widths=64,128,256,512
-            seeds v20-4crop imagewoof-128-20 data.scale=0.25,1
-            seeds v20-5deep imagewoof-128-20 model.depths=3,4,6,3
-            seeds v20-6smooth imagewoof-128-20 train.label_smoothing=0.1
-            seeds v20-7blur imagewoof-128-20 model.blur_pool=yes
-            seeds v20-8batch imagewoof-128-20 train.batch=32 optim.lr=0.006 ;;
-        v5)
-            seeds v5-0base imagewoof-128-5
-            seeds v5-1best imagewoof-128-5 $full data.scale=0.35,1
-            seeds v5-2full imagewoof-128-5 $full
-            seeds v5-3stem imagewoof-128-5 $full model.stem=cifar model.widths=64,128,256,512
-            seeds v5-4crop imagewoof-128-5 data.scale=0.35,1
-            seeds v5-5deep imagewoof-128-5 model.depths=3,4,6,3
-            seeds v5-6smooth imagewoof-128-5 train.label_smoothing=0.1
-            seeds v5-7blur imagewoof-128-5 model.blur_pool=yes
-            seeds v5-8batch imagewoof-128-5 train.batch=16 optim.lr=0.004 ;;
         v80)
             S=1
             seeds v80-0base imagewoof-128-80
-            seeds v80-1best imagewoof-128-80 data.image_sizes=96@0,128@16 model.depths=3,4,6,3 model.stochastic_depth=0.1
-            seeds v80-2cutmix imagewoof-128-80 data.mixup=0 data.cutmix=1 data.mix_prob=0.5
-            seeds v80-3trivial imagewoof-128-80 data.augment=trivial data.mixup=0 ;;
-        w128 | w192) S="1 2 3 4 5"; for e in 5 20 80; do o=WOPT_$e; seeds $1-$e imagewoof-${1#w}-$e ${!o:-}; done ;;
+            seeds v80-1blur imagewoof-128-80 model.blur_pool=yes ;;
+        w128* | w192*) # w128: all three; w128-20: only that of 20 epochs
+            local e size=${1:1:3} epochs="5 20 80"; [ "$1" = "w$size" ] || epochs=${1#*-}
+            S="1 2 3 4 5"; for e in $epochs; do o=WOPT_$e; seeds w$size-$e imagewoof-$size-$e ${!o:-}; done ;;
         tiny18) S="1 2 3"; seeds tiny18 tiny-imagenet-resnet18 ;;
         tiny50) S=1; seeds tiny50 tiny-imagenet-resnet50 ;;
         tinyv)
             S=1
-            seeds tinyv-0plain tiny-imagenet-resnet18 train.epochs=40
-            seeds tinyv-1cutmix tiny-imagenet-resnet18 train.epochs=40 $tiny_best
-            seeds tinyv-2muon tiny-imagenet-resnet18 train.epochs=40 $tiny_best $tiny_muon
-            seeds tinyv-3shortcutD tiny-imagenet-resnet18 train.epochs=40 $tiny_best model.shortcut=D data.augment=trivial ;;
-        tinybest18) S="1 2 3"; seeds tinybest18 tiny-imagenet-resnet18 train.epochs=200 ${TOPT:-$tiny_best} ;;
-        tinybest50) S=1; seeds tinybest50 tiny-imagenet-resnet50 train.epochs=100 ${TOPT:-$tiny_best} ;;
-        cifar94) S="1 2 3 4 5"; seeds cifar94 cifar10-94 ;;
-        cifar96) S="1 2 3 4 5"; seeds cifar96 cifar10-96 ;;
+            seeds tinyv-0muon tiny-imagenet-resnet18 train.epochs=40 $tiny_muon
+            seeds tinyv-1cutmix tiny-imagenet-resnet18 train.epochs=40 $tiny_muon $tiny_cutmix
+            seeds tinyv-2trivial tiny-imagenet-resnet18 train.epochs=40 $tiny_muon data.augment=trivial ;;
+        tinybest18) S="1 2 3"; seeds tinybest18 tiny-imagenet-resnet18 train.epochs=200 ${TOPT:-$tiny_muon $tiny_cutmix} ;;
+        tinybest50) S=1; seeds tinybest50 tiny-imagenet-resnet50 train.epochs=100 ${TOPT:-$tiny_muon $tiny_cutmix} ;;
+        cifar94) S="1 2 3 4 5"; seeds cifar94 cifar10-94 ${COPT_94:-} ;;
+        cifar96) S="1 2 3 4 5"; seeds cifar96 cifar10-96 ${COPT_96:-} ;;
         cifarv)
             seeds cifarv-0base cifar10-94
             seeds cifarv-1muon6 cifar10-94 $muon optim.lr=0.006 train.epochs=12 data.image_sizes=24@0,32@5
