@@ -10,7 +10,7 @@ import sys
 import tarfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
-from support import TINY_MODEL, check, cresnet, run
+from support import TINY_MODEL, check, cresnet, good, run
 
 
 def write(path, *lines):
@@ -19,16 +19,14 @@ def write(path, *lines):
 
 
 def counts(*keys, config="set.ini"):
-    ran = cresnet("data", "stat", config, "--json", "-q", *keys)
-    check("stat", ran.returncode == 0, ran.stderr)
+    ran = good("stat", "data", "stat", config, "--json", *keys)
     found = json.loads(ran.stdout or '{"train": {"classes": []}, "val": {"classes": []}}')
     return {split: {c["class"]: c["images"] for c in found[split]["classes"]} for split in ("train", "val")}
 
 
 def labelled(*keys):
     """{file: class} of the images that an evaluation sees."""
-    ran = cresnet("eval", "net", "--csv", "-", "-q", *keys)
-    check("eval", ran.returncode == 0, ran.stderr)
+    ran = good("eval", "eval", "net", "--csv", "-", *keys)
     return {row["file"]: row["class"] for row in csv.DictReader(ran.stdout.splitlines())}
 
 
@@ -38,11 +36,11 @@ def refused(name, text, *keys, config="set.ini", code=(1, 2)):
 
 
 def main():
-    check("images", cresnet("data", "shapes", "set", "data.train_images=40", "data.val_images=20").returncode == 0)
+    good("images", "data", "shapes", "set", "data.train_images=40", "data.val_images=20")
     write("set.ini", TINY_MODEL + "[data]\nkind = folder\nroot = set\n[train]\nbatch = 8\nepochs = 1\ndevice = cpu\nthreads = 1")
     classes = sorted(os.listdir("set/train"))
     files = {split: [f"{split}/{k}/{f}" for k in classes for f in sorted(os.listdir(f"set/{split}/{k}"))] for split in ("train", "val")}
-    check("training", cresnet("train", "set.ini", "-o", "net", "-q").returncode == 0)
+    good("training", "train", "set.ini", "-o", "net")
 
     gone = [files["train"][0], files["train"][1], files["val"][0]]
     write("gone.csv", "reason,FILE,other", f"blurred,{gone[0]},", f'"same, as",./{gone[1]},1', f"blurred,{os.path.abspath('set')}/{gone[2]},", f"again,{gone[0]},")
@@ -76,7 +74,7 @@ def main():
         write(f"set/{part}.csv", "file,label", *(f"{f},{f.split('/')[1]}" for f in files[part]))
     got = counts("data.kind=csv", "data.exclude=gone.csv")
     check("a CSV list", got["train"][classes[0]] == 2 and sum(got["val"].values()) == 19, got)
-    check("pack", cresnet("data", "pack", "set.ini", "packed", "data.exclude=gone.csv", "-q").returncode == 0)
+    good("pack", "data", "pack", "set.ini", "packed", "data.exclude=gone.csv")
     got = counts("data.kind=packed", "data.root=packed")
     check("packed", got["train"][classes[0]] == 2 and sum(got["val"].values()) == 19, got)
     write("place.csv", "file", "train.crpk[3]")
@@ -121,11 +119,9 @@ def main():
     refused("a file that no list names", "no image train/gone.png", "data.kind=csv", "data.exclude=place.csv")
 
     # training sees the lists, and a resumed run refuses others
-    ran = cresnet("train", "set.ini", "-o", "less", "data.exclude=gone.csv", "data.labels=labels.csv", "--steps", "2", "-q")
-    check("training with lists", ran.returncode == 0, ran.stderr)
+    good("training with lists", "train", "set.ini", "-o", "less", "data.exclude=gone.csv", "data.labels=labels.csv", "--steps", "2")
     check("its evaluation has them", json.loads(cresnet("eval", "less", "--json", "-q").stdout)["images"] == 19)
-    ran = cresnet("train", "--resume", "less", "--steps", "3", "-q")
-    check("it resumes", ran.returncode == 0, ran.stderr)
+    good("it resumes", "train", "--resume", "less", "--steps", "3")
     write("labels.csv", "file,label", f"{files['train'][9]},{classes[8]}")
     ran = cresnet("train", "--resume", "less", "--steps", "4", "-q")
     check("other labels are other data", ran.returncode == 2 and "--force" in ran.stderr, ran.stderr)
@@ -161,8 +157,7 @@ def main():
     check("an empty list changes nothing", counts("data.exclude=bad.csv") == counts())
     shutil.rmtree("set/val")
     write("one.csv", "file", files["train"][0])
-    ran = cresnet("data", "stat", "set.ini", "data.exclude=one.csv", "data.val_fraction=0.25", "--json", "-q")
-    check("without val/", ran.returncode == 0, ran.stderr)
+    good("without val/", "data", "stat", "set.ini", "data.exclude=one.csv", "data.val_fraction=0.25", "--json")
 
 
 run(main)

@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import png
-from support import check, cresnet, run
+from support import check, cresnet, good, run
 
 SIDE, ZOOM, GAP = 32, 4, 8
 CELL = SIDE * ZOOM
@@ -27,8 +27,7 @@ def cells(width, height, pixels, columns):
 
 
 def show(name, *options):
-    ran = cresnet("data", "show", "set", "-o", name, "-q", "data.image_size=%d" % SIDE, "data.val_fraction=0.2", *options)
-    check("data show", ran.returncode == 0, ran.stderr)
+    good("data show", "data", "show", "set", "-o", name, "data.image_size=%d" % SIDE, "data.val_fraction=0.2", *options)
     return cells(*png.read(name), 4)
 
 

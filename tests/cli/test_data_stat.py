@@ -10,7 +10,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import png
-from support import check, cresnet, run
+from support import check, cresnet, good, run
 
 
 def main():
@@ -26,8 +26,7 @@ def main():
                 images.append((size, png.write(f"set/{split}/{name}/{i}.png", *size, lambda x, y: [(b + 7 * x + 3 * y) % 256 for b in base])))
         sums[split] = images
 
-    ran = cresnet("data", "stat", "set", "--json", "-q", "-j", "3")
-    check("stat", ran.returncode == 0, ran.stderr)
+    ran = good("stat", "data", "stat", "set", "--json", "-j", "3")
     found = json.loads(ran.stdout or "{}")
     for split, classes in (("train", [("ape", 5), ("bee", 3)]), ("val", [("ape", 2), ("bee", 4)])):
         got = found[split]

@@ -6,31 +6,16 @@ import os
 import shutil
 import sys
 
-HERE = os.path.abspath(__file__)
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools"))
-import peers
-from support import TINY_MODEL, check, cresnet, run
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
+from support import TINY_MODEL, check, cresnet, good, need, refused, run
 
-if not peers.with_modules(HERE, "numpy"):
-    print("skip no python3 with numpy\n0 passed, 0 failed, 1 skipped")
-    sys.exit(77)
+need("numpy")
 import numpy as np
 import onnx_numpy
 import onnx_text
 import png
 
 BOUND = 2e-6  # of the largest value: both sides round to float32
-
-
-def good(name, *args):
-    ran = cresnet(*args, "-q")
-    check(name, ran.returncode == 0, ran.stderr)
-    return ran
-
-
-def refused(name, code, text, *args):
-    ran = cresnet("features", *args, "-q")
-    check(name, ran.returncode == code and text in ran.stderr and sum(line.startswith("cresnet ") for line in ran.stderr.splitlines()) == 1, (ran.returncode, ran.stderr))
 
 
 def by_numpy(paths):
@@ -89,23 +74,23 @@ def main():
     check("a broken image", ran.returncode == 0 and "broken.png" in ran.stderr and "1 of 61 images could not be read" in ran.stderr, ran.stderr)
     check("it has no row", len(np.load("z.npy")) == 60 == len(rows("z.csv")) - 1 and "broken" not in open("z.csv").read())
 
-    refused("an existing file", 2, "exists and is not a file that this command replaces", "net", "set", "-o", "x.npy")
+    refused("an existing file", 2, "exists and is not a file that this command replaces", "features", "net", "set", "-o", "x.npy")
     good("--force", "features", "net", "set/val", "-o", "x.npy", "--force")
     check("it was replaced", len(np.load("x.npy")) == 40)
-    refused("no folder for the output", 1, "cannot create: No such file or directory", "net", "set", "-o", "none/x.npy")
-    refused("no output", 2, "no output given: give -o FILE.npy", "net", "set")
-    refused("another ending", 2, "must end with .npy", "net", "set", "-o", "x.csv")
-    refused("no images", 2, "give a RUN and a folder of images", "net")
+    refused("no folder for the output", 1, "cannot create: No such file or directory", "features", "net", "set", "-o", "none/x.npy")
+    refused("no output", 2, "no output given: give -o FILE.npy", "features", "net", "set")
+    refused("another ending", 2, "must end with .npy", "features", "net", "set", "-o", "x.csv")
+    refused("no images", 2, "give a RUN and a folder of images", "features", "net")
     os.mkdir("empty")
-    refused("an empty folder", 1, "contains no images", "net", "empty", "-o", "e.npy")
+    refused("an empty folder", 1, "contains no images", "features", "net", "empty", "-o", "e.npy")
     with open("gone.csv", "w") as f:
         f.write(f"file\nset/{files[0]}\nset/gone.png\nset/gone2.png\n")
-    refused("files that are gone", 1, "gone.csv:3: set/gone.png is not there (2 of 3 files are missing)", "net", "gone.csv", "-o", "e.npy")
+    refused("files that are gone", 1, "gone.csv:3: set/gone.png is not there (2 of 3 files are missing)", "features", "net", "gone.csv", "-o", "e.npy")
     with open("bad.csv", "w") as f:
         f.write("name,label\na.png,b\n")
-    refused("no column", 1, "bad.csv: no column has the name file", "net", "bad.csv", "-o", "e.npy")
-    refused("no list", 1, "nothing.csv", "net", "nothing.csv", "-o", "e.npy")
-    refused("no network", 2, "no weights", "tiny.ini", "set", "-o", "e.npy")
+    refused("no column", 1, "bad.csv: no column has the name file", "features", "net", "bad.csv", "-o", "e.npy")
+    refused("no list", 1, "nothing.csv", "features", "net", "nothing.csv", "-o", "e.npy")
+    refused("no network", 2, "no weights", "features", "tiny.ini", "set", "-o", "e.npy")
     check("nothing is left", not [name for name in os.listdir() if name.startswith("e.") or ".tmp." in name], os.listdir())
 
 

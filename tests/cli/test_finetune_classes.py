@@ -6,25 +6,15 @@ import os
 import shutil
 import sys
 
-HERE = os.path.abspath(__file__)
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools"))
-import peers
-from support import TINY_MODEL, check, cresnet, run
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
+from support import TINY_MODEL, check, cresnet, good, need, refused, run
 
-if not peers.with_modules(HERE, "numpy"):
-    print("skip no python3 with numpy\n0 passed, 0 failed, 1 skipped")
-    sys.exit(77)
+need("numpy")
 import numpy as np
 import st
 
 STILL = ["optim.lr=0", "optim.head_lr=0", "model.unfreeze=", "model.freeze=", "train.epochs=1", "data.image_size=16", "data.eval_crop=16",
          "data.eval_resize=18", "--device", "cpu", "--threads", "1"]
-
-
-def refused(name, code, text, *args):
-    ran = cresnet(*args, "-q")
-    check(name, ran.returncode == code and text in ran.stderr and sum(line.startswith("cresnet ") for line in ran.stderr.splitlines()) == 1,
-          (ran.returncode, ran.stderr))
 
 
 def rows(run):
@@ -49,10 +39,10 @@ def compare(name, got, before, renamed, new):
 
 
 def main():
-    check("images", cresnet("data", "shapes", "set", "data.train_images=80", "data.val_images=40").returncode == 0)
+    good("images", "data", "shapes", "set", "data.train_images=80", "data.val_images=40")
     with open("tiny.ini", "w") as f:
         f.write(TINY_MODEL + "[data]\nkind = folder\nroot = set\n[train]\nbatch = 16\nepochs = 2\ndevice = cpu\nthreads = 1\n")
-    check("training", cresnet("train", "tiny.ini", "-o", "net", "-q").returncode == 0)
+    good("training", "train", "tiny.ini", "-o", "net")
     before, classes = rows("net"), sorted(os.listdir("set/train"))
 
     got, said = finetuned("the same classes", "same", "net", "set")
@@ -79,8 +69,7 @@ def main():
     check("the file has the choice", "\nhead = match\n" in open("renamed.ini").read() and f"rename = {c}=zebra" in open("renamed.ini").read())
     ran = cresnet("train", "renamed.ini", "-o", "byhand", "-q")
     check("train reads the file", ran.returncode == 0 and all(np.array_equal(rows("byhand")[k], row) for k, row in got.items()), ran.stderr)
-    ran = cresnet("eval", "renamed", "--json", "-q")
-    check("the run is as any other", ran.returncode == 0, ran.stderr)
+    good("the run is as any other", "eval", "renamed", "--json")
     _, said = finetuned("the same command again", "renamed", "net", "more", f"model.rename={c}=zebra")
     check("nothing is trained again", "the run renamed has ended" in said and not os.path.exists("renamed-2"), said)
 

@@ -4,7 +4,6 @@ and 2 seconds, in `predict`, in training with four workers and in `data`; data.m
 import os
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import bombs

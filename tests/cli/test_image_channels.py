@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import peers
 import png
-from support import ROOT, TINY_MODEL, check, cresnet, run, skip
+from support import ROOT, TINY_MODEL, check, cresnet, good, run, skip
 
 np = None
 if peers.with_modules(os.path.abspath(__file__), "numpy"):
@@ -46,8 +46,7 @@ def exported_shape(file):
 
 
 def train_and_resume(name):
-    whole = cresnet("train", f"{name}.ini", "-o", name, "-q")
-    check(f"{name}: train", whole.returncode == 0, whole.stderr)
+    good(f"{name}: train", "train", f"{name}.ini", "-o", name)
     first = cresnet("train", f"{name}.ini", "-o", f"{name}-parts", "-q", "--steps", "5")
     rest = cresnet("train", f"{name}.ini", "-o", f"{name}-parts", "-q", "--resume", "auto", "train.steps=0", "data.workers=3")
     check(f"{name}: resume", first.returncode == 0 and rest.returncode == 0 and weights(name) == weights(f"{name}-parts"), rest.stderr)
@@ -102,7 +101,7 @@ def adapted_weights():
     one = ["data.kind=folder", "train.epochs=1", "train.batch=8", "data.image_size=8", "optim.lr=0", "optim.weight_decay=0", "-q", "train.device=cpu"]
     with open("plain.ini", "w") as f:
         f.write(TINY_MODEL)
-    check("rgb", cresnet("train", "plain.ini", "data.root=set-rgb", "-o", "rgb", *one).returncode == 0)
+    good("rgb", "train", "plain.ini", "data.root=set-rgb", "-o", "rgb", *one)
     rgb = st.load("rgb/last/model.safetensors")
     rgb = (rgb[0] if isinstance(rgb, tuple) else rgb)["conv1.weight"]
     for name, want in (("grey", rgb.sum(axis=1, keepdims=True)), ("rgba", np.concatenate([rgb, rgb[:, :1]], axis=1) * np.float32(0.75))):

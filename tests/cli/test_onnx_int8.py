@@ -19,7 +19,7 @@ import onnx_runtime
 import onnx_text
 import peers
 import png
-from support import ROOT, TINY_MODEL, check, cresnet, predicted, run, skip
+from support import ROOT, TINY_MODEL, check, cresnet, good, predicted, run, skip
 
 onnx_numpy = f"{ROOT}/tests/tools/onnx_numpy.py"
 
@@ -146,8 +146,7 @@ def main():
         f.write(CONFIG)
     for command in (("train", "net.ini", "-o", "R"), ("quantize", "R", "-o", "Q"), ("quantize", "R", "-o", "N", "--reduce-range"),
                     ("export", "Q", "-o", "Q.onnx"), ("export", "N", "-o", "N.onnx")):
-        ran = cresnet(*command, "-q")
-        check(" ".join(command), ran.returncode == 0, ran.stderr)
+        good(" ".join(command), *command)
     zero_points("Q.onnx")
     zero_points("N.onnx")
     weights("Q.onnx", -127, 127)

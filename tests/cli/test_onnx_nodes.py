@@ -9,17 +9,14 @@ import os
 import re
 import sys
 
-HERE = os.path.abspath(__file__)
-sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)) + "/tools")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
 import onnx_runtime
 import onnx_text
 import peers
 import png
-from support import ROOT, check, cresnet, run
+from support import ROOT, check, cresnet, good, need, run
 
-if not peers.with_modules(HERE, "numpy"):
-    print("skip no python3 with numpy\n0 passed, 0 failed, 1 skipped")
-    sys.exit(77)
+need("numpy")
 import numpy as np
 import onnx_numpy
 import st
@@ -67,8 +64,7 @@ def values(name, at, shape):
 
 def weights(name):
     """NAME.safetensors: the tensors of a run of the configuration, with values by the formula."""
-    trained = cresnet("train", "-q", f"{name}.ini", "-o", f"{name}-run", "train.save_every=1")
-    check(f"{name}: training", trained.returncode == 0, trained.stderr)
+    good(f"{name}: training", "train", f"{name}.ini", "-o", f"{name}-run", "train.save_every=1")
     tensors, _ = st.load(f"{name}-run/last/model.safetensors")
     new = {k: values(k, i, v.shape) if v.dtype == "<f4" else v for i, (k, v) in enumerate(sorted(tensors.items()))}
     st.save(f"{name}.safetensors", new, {"format": "pt"})

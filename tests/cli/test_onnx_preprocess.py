@@ -7,15 +7,12 @@ import os
 import re
 import sys
 
-HERE = os.path.abspath(__file__)
-sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)) + "/tools")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
 import peers
 import png
-from support import TINY_MODEL, check, cresnet, predicted, run
+from support import TINY_MODEL, check, cresnet, good, need, predicted, run
 
-if not peers.with_modules(HERE, "numpy"):
-    print("skip no python3 with numpy\n0 passed, 0 failed, 1 skipped")
-    sys.exit(77)
+need("numpy")
 import numpy as np
 import onnx_numpy
 import onnx_text
@@ -44,15 +41,13 @@ def draw():
 
 
 def train(fit):
-    ran = cresnet("train", "-q", "tiny.ini", "-o", fit, f"data.fit={fit}", "train.steps=12", *KEYS)
-    check(f"{fit}: train", ran.returncode == 0, ran.stderr)
+    good(f"{fit}: train", "train", "tiny.ini", "-o", fit, f"data.fit={fit}", "train.steps=12", *KEYS)
     with open(f"{fit}/last/config.ini") as f:
         stored = f.read()
     check(f"{fit}: stored", re.search(rf"(?m)^fit *= *{fit}$", stored), stored)
     ran = cresnet("train", "-q", "tiny.ini", "-o", fit, "--resume=auto", f"data.fit={FITS[FITS.index(fit) - 1]}", "train.steps=16", *KEYS)
     check(f"{fit}: another fit on resume", ran.returncode == 2 and "data.fit" in ran.stderr, (ran.returncode, ran.stderr))
-    ran = cresnet("train", "-q", f"{fit}/last/config.ini", "-o", fit, "--resume=auto", "train.steps=16")
-    check(f"{fit}: resume", ran.returncode == 0, ran.stderr)
+    good(f"{fit}: resume", "train", f"{fit}/last/config.ini", "-o", fit, "--resume=auto", "train.steps=16")
 
 
 def structure(file, fit, size):
@@ -98,11 +93,11 @@ def runtime(file, images, want):
 
 def fixed_size(images):
     """Without --dynamic the images have the network's size; without --preprocess --dynamic frees the sizes of the normalised input."""
-    check("export", cresnet("export", "crop", "--onnx", "fixed.onnx", "--preprocess", "--fold").returncode == 0)
+    good("export", "export", "crop", "--onnx", "fixed.onnx", "--preprocess", "--fold")
     nodes, initializers = structure("fixed.onnx", "crop", ["24", "24"])
     values = onnx_numpy.evaluated(nodes, initializers, images=images[2])
     check("fixed size", abs(onnx_numpy.softmax(values["logits"])[0] - predicted("crop", "photos/2.png")[0][0]).max() < 2e-2)
-    check("export --dynamic", cresnet("export", "crop", "--onnx", "free.onnx", "--dynamic").returncode == 0)
+    good("export --dynamic", "export", "crop", "--onnx", "free.onnx", "--dynamic")
     with open("free.onnx", "rb") as f:
         text = "\n".join(onnx_text.lines(f.read()))
     check("free sizes", re.findall(r"dim_\w+ (\S+)", text)[:4] == ['"batch"', "3", '"height"', '"width"'], text[-800:])
@@ -119,8 +114,8 @@ def deep_images():
             pixels = png.write(f"deep/{folder}/{i}.png", w, h, lambda x, y: ((x * 2999 + y * (1009 + len(folder)) + i) % 65536,), 16)
         images.append(np.array(pixels, np.uint16).reshape(1, h, w, 1))
     keys = ("data.channels=1", "data.bits=16", "data.root=deep", "data.fit=letterbox", "train.steps=8")
-    check("grey: train", cresnet("train", "-q", "tiny.ini", "-o", "grey", *[k for k in KEYS if k != "data.root=images"], *keys).returncode == 0)
-    check("grey: export", cresnet("export", "grey", "--onnx", "grey.onnx", "--preprocess", "--dynamic", "--fold").returncode == 0)
+    good("grey: train", "train", "tiny.ini", "-o", "grey", *[k for k in KEYS if k != "data.root=images"], *keys)
+    good("grey: export", "export", "grey", "--onnx", "grey.onnx", "--preprocess", "--dynamic", "--fold")
     ours, (nodes, initializers, meta) = predicted("grey", "deep/photos")[0], onnx_text.graph_of("grey.onnx")
     check("grey: metadata", (meta["bits"], meta["fit"]) == (16, "letterbox"), meta)
     for image, want in zip(images, ours):

@@ -9,32 +9,16 @@ import shutil
 import subprocess
 import sys
 
-HERE = os.path.abspath(__file__)
-TESTS = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, TESTS + "/tools")
-import peers
-from support import ROOT, TINY_MODEL, check, cresnet, run, skip
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
+from support import ROOT, TINY_MODEL, check, cresnet, good, need, refused, run, skip
 
-if not peers.with_modules(HERE, "numpy"):
-    print("skip no python3 with numpy\n0 passed, 0 failed, 1 skipped")
-    sys.exit(77)
+need("numpy")
 import numpy as np
 import onnx_text
 import png
 import st
 
 RATE, IMAGES = 0.1, 600
-
-
-def good(name, *args):
-    ran = cresnet(*args, "-q")
-    check(name, ran.returncode == 0, ran.stderr)
-    return ran
-
-
-def refused(name, code, text, *args):
-    ran = cresnet(*args, "-q")
-    check(name, ran.returncode == code and text in ran.stderr and sum(line.startswith("cresnet ") for line in ran.stderr.splitlines()) == 1, (ran.returncode, ran.stderr))
 
 
 def unit(x):

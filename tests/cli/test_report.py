@@ -20,7 +20,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import png
 import weights_file
-from support import TINY_MODEL, check, cresnet, run, skip
+from support import TINY_MODEL, check, cresnet, good, run, skip
 
 CONFIG = TINY_MODEL + """[data]
 kind = folder
@@ -169,8 +169,7 @@ def check_top_losses(page):
 
 
 def check_evaluation(page):
-    ran = cresnet("eval", "run/best", "--confusion", "matrix.csv", "--json", "-q")
-    check("eval", ran.returncode == 0, ran.stderr)
+    ran = good("eval", "eval", "run/best", "--confusion", "matrix.csv", "--json")
     rows = list(csv.reader(open("matrix.csv", encoding="utf-8", errors="replace")))
     names = rows[0][1:]
     cells = [t for t in page.titles if re.search(r"\d+ of \d+$", t)]
@@ -194,8 +193,7 @@ def check_evaluation(page):
 
 def check_averages():
     """Of a run with moving averages both are scored, and the page is about the averages, which `eval` uses too."""
-    ran = cresnet("train", "tiny.ini", "-o", "averaged", "ema.decay=0.9", "-q")
-    check("train with averages", ran.returncode == 0, ran.stderr)
+    good("train with averages", "train", "tiny.ini", "-o", "averaged", "ema.decay=0.9")
     scores = [json.loads(cresnet("eval", "averaged", "--json", "-q", *more).stdout) for more in (["--no-ema"], [])]
     check("eval scores ema.safetensors", scores[1]["weights"].endswith("/ema.safetensors") and scores[0]["loss"] != scores[1]["loss"], scores)
     ran = cresnet("report", "averaged", "-q")
@@ -301,10 +299,8 @@ def main():
             for i in range(count):
                 base = (60 * c, 255 - 50 * c, i * 9)
                 png.write(f"{folder}/<i>{i}.png", *((20, 16) if i % 2 else (224, 112)), lambda x, y: [(b + x * 3 + y * 5) & 255 for b in base])
-    ran = cresnet("train", "tiny.ini", "-o", "run", "prune.sparsity=0.75", "prune.start=1", "prune.exempt=conv1,fc", "-q")
-    check("train", ran.returncode == 0, ran.stderr)
-    ran = cresnet("train", "tiny.ini", "--resume", "run/step-6", "--epochs", "3", "-q")
-    check("resume", ran.returncode == 0, ran.stderr)
+    good("train", "train", "tiny.ini", "-o", "run", "prune.sparsity=0.75", "prune.start=1", "prune.exempt=conv1,fc")
+    good("resume", "train", "tiny.ini", "--resume", "run/step-6", "--epochs", "3")
     ran = cresnet("report", "run")
     check("report", ran.returncode == 0 and "run/report.html" in ran.stderr, ran.stderr)
     page = page_of("run/report.html")

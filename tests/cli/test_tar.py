@@ -16,7 +16,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import png
-from support import TINY_MODEL, check, cresnet, run
+from support import TINY_MODEL, check, cresnet, good, run
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "posix": tarfile.PAX_FORMAT}
 CLASSES = ["ape", "bee", "cat"]
@@ -89,8 +89,7 @@ def scores(folder):
 
 
 def train(folder, *keys):
-    ran = cresnet("train", "net.ini", "-o", folder, "-q", *keys)
-    check("train", ran.returncode == 0, ran.stderr)
+    ran = good("train", "train", "net.ini", "-o", folder, *keys)
     return ran
 
 
@@ -127,16 +126,15 @@ def same_training(parts):
     ran = cresnet("eval", "../divided", "--json")
     os.chdir("..")
     check("a pattern is stored with its folder", ran.returncode == 0, ran.stderr)
-    ran = cresnet("data", "pack", "python-posix", "packed", "-q")
-    check("pack", ran.returncode == 0, ran.stderr)
+    good("pack", "data", "pack", "python-posix", "packed")
     train("run-packed", "data.kind=packed", "data.root=packed", "data.crop=pad")
     check("packed from archives", weights("run") == weights("run-packed"))
     ran = cresnet("data", "stat", "gnu-posix", "--json", "-q")
     check("stat", ran.returncode == 0 and [c["class"] for c in json.loads(ran.stdout)["val"]["classes"]] == CLASSES, ran)
-    check("verify", cresnet("data", "verify", "gnu-ustar", "-q").returncode == 0)
+    good("verify", "data", "verify", "gnu-ustar")
     ran = cresnet("predict", "run-python-gnu", "folder/val/bee/000.png")
     check("predict names classes", "bee" in ran.stdout, ran)
-    check("report", cresnet("report", "run-gnu-gnu").returncode == 0)
+    good("report", "report", "run-gnu-gnu")
 
 
 def layouts(parts):

@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import png
-from support import TINY_MODEL, check, cresnet, predicted, run
+from support import TINY_MODEL, check, cresnet, good, predicted, run
 
 W, H, SIZE, IMAGES = 41, 37, 32, 10  # the middle is at x = 4.5, y = 2.5
 FULL = f"data.eval_resize={H}"  # the images have this short side: resizing changes nothing
@@ -78,8 +78,7 @@ def main():
     for tta in VIEWS:
         got, _ = predicted("run", "whole", FULL, "--tta", tta)
         for batch in (7, 64):
-            ran = cresnet("eval", "run", *keys, "--tta", tta, "--json", "-q", f"train.eval_batch={batch}", "data.workers=2")
-            check(f"{tta}: eval", ran.returncode == 0, ran.stderr)
+            ran = good(f"{tta}: eval", "eval", "run", *keys, "--tta", tta, "--json", f"train.eval_batch={batch}", "data.workers=2")
             found = json.loads(ran.stdout or "{}")
             loss = sum(-math.log(got[i][i]) for i in range(IMAGES)) / IMAGES
             ranks = [sum(p > got[i][i] for p in got[i]) for i in range(IMAGES)]

@@ -29,6 +29,32 @@ static inline void check_same(const struct run *r, const char *a, const char *b)
     CHECK(same_file(r, a, b, "state.safetensors"));
 }
 
+/* The session of a run's configuration with more overrides (ended by NULL), with new parameters. */
+struct opened {
+    const struct cr_config *config;
+    struct cr_session       session;
+};
+static inline cr_status open_session(struct opened *o, const struct run *r, struct cr_session_options options,
+                                     const char *const *more) {
+    struct run all = *r;
+    for (; *more; more++) give(&all, *more);
+    *o = (struct opened){0};
+    CR_TRY(cr_config_open(&o->config, NULL, all.value, all.count));
+    CR_TRY(cr_session_open(o->config, &options, &o->session));
+    return options.execute ? cr_session_init(&o->session) : CR_OK;
+}
+static inline void close_session(struct opened *o) {
+    cr_session_close(&o->session);
+    cr_config_close(o->config);
+}
+
+/* The number after "key": in JSON; NaN without it. */
+static inline double json_number(const char *text, const char *key) {
+    char        quoted[SUPPORT_PATH];
+    const char *at = strstr(text, text_into(quoted, "\"%s\":", key));
+    return at ? strtod(at + strlen(quoted), NULL) : NAN;
+}
+
 /* Trains without interruption, and again stopped after each `every`-th step before `total` and resumed: the files must
  * be bitwise identical. */
 static inline void resumes_bitwise(const struct run *r, int total, int every) {

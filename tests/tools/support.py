@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 
+import peers
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("CRESNET_BIN", f"{ROOT}/build/cresnet")
 # The [model] section of a network whose steps take almost no time.
@@ -21,6 +23,27 @@ counted = {"passed": 0, "failed": 0, "skipped": 0}
 
 def cresnet(*args):
     return subprocess.run([BIN, *args], capture_output=True, text=True, errors="replace", timeout=900)
+
+
+def need(*modules):
+    """Runs the test with an interpreter that has the modules; skips it where there is none."""
+    if not peers.with_modules(os.path.abspath(sys.modules["__main__"].__file__), *modules):
+        print(f"skip no python3 with {', '.join(modules)}\n0 passed, 0 failed, 1 skipped")
+        sys.exit(77)
+
+
+def good(name, *args):
+    """A command that must succeed."""
+    ran = cresnet(*args, "-q")
+    check(name, ran.returncode == 0, ran.stderr)
+    return ran
+
+
+def refused(name, code, text, *args):
+    """A command that must end with the exit status, and with the text in its one message."""
+    ran = cresnet(*args, "-q")
+    lines = sum(line.startswith("cresnet ") for line in ran.stderr.splitlines())
+    check(name, ran.returncode == code and text in ran.stderr and lines == 1, (ran.returncode, ran.stderr))
 
 
 def predicted(run, folder, *args):

@@ -3,20 +3,15 @@
 #include "autotune/cost_table_internal.h"
 
 #include "tests/harness/data_support.h"
+#include "tests/harness/fake_device.h"
 
 static double stream_s[CR_STREAMS]; /* clock of each stream */
 static double out_bytes_per_s, in_bytes_per_s, latency_s;
-static size_t memory_max;
 static int    copies;
 
+/* Large blocks, which nothing reads. */
 static cr_status new_memory(struct cr_device *d, size_t bytes, void **out) {
-    (void)d;
-    if (bytes > memory_max) return CR_FAIL(CR_ERR_MEMORY, "no memory");
-    *out = cr_alloc(1, 1); /* never read */
-    return *out ? CR_OK : CR_NO_MEMORY(1);
-}
-static void old_memory(struct cr_device *d, void *p) {
-    (void)d, cr_free(p);
+    return fake_reserve(d, bytes > memory_max ? bytes : 1, out);
 }
 static cr_status copy(struct cr_device *d, enum cr_stream stream, void *dst, const void *src, size_t bytes) {
     (void)d, (void)dst, (void)src;
@@ -24,15 +19,7 @@ static cr_status copy(struct cr_device *d, enum cr_stream stream, void *dst, con
     stream_s[stream] += latency_s + (double)bytes / (stream == CR_STREAM_TO_HOST ? out_bytes_per_s : in_bytes_per_s);
     return CR_OK;
 }
-static cr_status event_create(struct cr_device *d, void **m) {
-    (void)d;
-    *m = cr_alloc(1, sizeof(double));
-    return *m ? CR_OK : CR_NO_MEMORY(8);
-}
-static void event_destroy(struct cr_device *d, void *m) {
-    (void)d, cr_free(m);
-}
-static cr_status event_record(struct cr_device *d, enum cr_stream l, void *m) {
+static cr_status stream_record(struct cr_device *d, enum cr_stream l, void *m) {
     return (void)d, *(double *)m = stream_s[l], CR_OK;
 }
 static cr_status stream_wait_event(struct cr_device *d, enum cr_stream l, void *m) {
@@ -40,27 +27,23 @@ static cr_status stream_wait_event(struct cr_device *d, enum cr_stream l, void *
     stream_s[l] = fmax(stream_s[l], *(double *)m);
     return CR_OK;
 }
-static cr_status host_wait(struct cr_device *d, void *m) {
+static cr_status wait_for_all(struct cr_device *d, void *m) {
     (void)d, (void)m;
     for (int l = 0; l < CR_STREAMS; l++) stream_s[CR_STREAM_COMPUTE] = fmax(stream_s[CR_STREAM_COMPUTE], stream_s[l]);
     return CR_OK;
 }
-static cr_status elapsed(struct cr_device *d, void *a, void *b, double *s) {
-    return (void)d, *s = *(double *)b - *(double *)a, CR_OK;
-}
-
 static const struct cr_async   async   = {.host_reserve      = new_memory,
-                                          .host_release      = old_memory,
+                                          .host_release      = fake_release,
                                           .put               = copy,
                                           .get               = copy,
                                           .event_create      = event_create,
                                           .event_destroy     = event_destroy,
-                                          .event_record      = event_record,
+                                          .event_record      = stream_record,
                                           .stream_wait_event = stream_wait_event,
-                                          .host_wait         = host_wait,
+                                          .host_wait         = wait_for_all,
                                           .elapsed           = elapsed};
 static const struct cr_backend backend = {
-    .name = "fake", .reserve = new_memory, .release = old_memory, .async = &async};
+    .name = "fake", .reserve = new_memory, .release = fake_release, .async = &async};
 static const struct cr_kernel        row_out   = {.name = "fake.out", .op = CR_OP_offload, .deterministic = true};
 static const struct cr_kernel        row_in    = {.name = "fake.in", .op = CR_OP_prefetch, .deterministic = true};
 static const struct cr_kernel *const kernels[] = {&row_in, &row_out, NULL};
@@ -100,9 +83,8 @@ static void set_rates(double out, double in, double latency) {
 }
 
 TEST(rates_are_measured_once_and_saved) {
-    char folder[SUPPORT_PATH], path[SUPPORT_PATH], *text = NULL;
-    make_folder(folder);
-    text_into(path, "%s/kernel_times.txt", folder);
+    const char *path = in_folder("kernel_times.txt"), *other = in_folder("other.txt");
+    char       *text = NULL;
     set_rates(50e9, 40e9, 5e-6);
     const struct cr_cost_model first = checked(path, NULL, &text);
     CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* the few bytes of a small copy count as latency */
@@ -120,8 +102,6 @@ TEST(rates_are_measured_once_and_saved) {
     CHECK(second.to_host_bytes_per_s == first.to_host_bytes_per_s &&
           second.to_device_bytes_per_s == first.to_device_bytes_per_s);
     /* the rates of a checkpoint take precedence over those of a file */
-    char other[SUPPORT_PATH];
-    text_into(other, "%s/other.txt", folder);
     (void)checked(other, NULL, NULL);
     CHECK(copies > 0);
     copies                           = 0;
@@ -133,9 +113,8 @@ TEST(rates_are_measured_once_and_saved) {
 
 /* The option --kernel-times reads the rates of another device. */
 TEST(rates_of_another_device_are_read) {
-    char folder[SUPPORT_PATH], path[SUPPORT_PATH];
-    make_folder(folder);
-    text_into(path, "%s/kernel_times.txt", folder);
+    folder_open();
+    const char *path = in_folder("kernel_times.txt");
     set_rates(50e9, 40e9, 5e-6);
     (void)checked(path, NULL, NULL);
     copies                      = 0;
@@ -157,7 +136,7 @@ TEST(rates_of_another_device_are_read) {
     CHECK(load == NULL);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
     cr_error_clear();
-    CHECK(cr_cost_table_load(&other, folder, &load) != CR_OK && load == NULL);
+    CHECK(cr_cost_table_load(&other, tmp_path, &load) != CR_OK && load == NULL);
     cr_error_clear();
 }
 

@@ -360,13 +360,3 @@ TEST(port_scanners) {
     pthread_join(scanner, NULL);
     group_good(&g, "port_scanners on the port");
 }
-
-TEST(no_leaks) {
-    const int64_t live = cr_alloc_live();
-    for (int transport = 0; transport < TRANSPORTS; transport++) {
-        struct group g;
-        group_init(&g, 3, (enum transport)transport, all_collectives);
-        group_run(&g);
-    }
-    CHECK_INT(cr_alloc_live(), live);
-}

@@ -15,13 +15,6 @@ struct evaluations {
     int    step[2 * EPOCHS];
 };
 
-static double member(const char *line, const char *name) {
-    char quoted[64];
-    snprintf(quoted, sizeof quoted, "\"%s\":", name);
-    const char *at = strstr(line, quoted);
-    return at ? strtod(at + strlen(quoted), NULL) : NAN;
-}
-
 static struct evaluations read_log(const struct run *r, const char *name, const char *metric) {
     struct evaluations e = {0};
     char               path[SUPPORT_PATH], ema[32], *text, *save = NULL;
@@ -29,9 +22,9 @@ static struct evaluations read_log(const struct run *r, const char *name, const 
     if (cr_file_read(text_into(path, "%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return e;
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         if (!strstr(line, "\"event\":\"eval\"")) continue;
-        const double raw = member(line, metric), average = member(line, ema);
+        const double raw = json_number(line, metric), average = json_number(line, ema);
         const bool   less  = strcmp(metric, "loss") == 0;
-        e.step[e.count]    = (int)member(line, "step");
+        e.step[e.count]    = (int)json_number(line, "step");
         e.average[e.count] = isnan(average) ? raw : average;
         e.value[e.count++] = isnan(average) ? raw : less ? fmin(raw, average) : fmax(raw, average);
     }
@@ -61,7 +54,7 @@ static double best_json(const struct run *r, const char *name, const char *key) 
     char   path[SUPPORT_PATH], *text;
     double value;
     if (cr_file_read(text_into(path, "%s/%s/best.json", r->dir, name), 4096, &text, NULL) != CR_OK) return NAN;
-    value = member(text, key);
+    value = json_number(text, key);
     cr_free(text);
     return value;
 }

@@ -1,33 +1,29 @@
 /* tests/unit/training/test_metrics.c: what the log of a run prints when standard error is no terminal: a line every
  * log_every steps, earlier lines when the last one is old, and only results when the program is quiet. */
-#include "core/files.h"
 #include "formats/json.h"
-#include "tests/harness/test.h"
+#include "tests/harness/folder.h"
 #include "training/metrics.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { STEPS = 40, LOG_EVERY = 20 };
 
 /* Runs STEPS steps of 2 ms and returns the lines on standard error; the caller frees them. */
 static char *log_of(double progress_s, bool quiet, int *logged) {
-    char                        dir[] = "/tmp/cresnet-metrics-XXXXXX", path[64], log[64], *text = NULL, *lines = NULL;
-    struct cr_report           *report;
-    const struct cr_step_result result     = {.loss_sum = 2, .valid = 4, .correct1 = 1, .lr = 0.1};
-    const struct cr_report_options options = {.run_dir         = dir,
+    char                          *text = NULL, *lines = NULL;
+    struct cr_report              *report;
+    const struct cr_step_result    result  = {.loss_sum = 2, .valid = 4, .correct1 = 1, .lr = 0.1};
+    const struct cr_report_options options = {.run_dir         = tmp_path,
                                               .total_steps     = STEPS,
                                               .steps_per_epoch = 10,
                                               .epochs          = 4,
                                               .log_every       = LOG_EVERY,
                                               .images_per_step = 4,
                                               .progress_s      = progress_s};
-    CHECK(mkdtemp(dir) != NULL);
-    snprintf(path, sizeof path, "%s/stderr", dir);
-    snprintf(log, sizeof log, "%s/log.jsonl", dir);
+    folder_open();
     fflush(stderr);
     const int terminal = dup(STDERR_FILENO);
-    CHECK(freopen(path, "w", stderr) != NULL);
+    CHECK(freopen(in_folder("stderr"), "w", stderr) != NULL);
     cr_log_quiet(quiet);
     CHECK_STATUS(cr_report_open(&options, &report), CR_OK);
     cr_report_resume_clock(report, 0);
@@ -41,16 +37,15 @@ static char *log_of(double progress_s, bool quiet, int *logged) {
         cr_report_end(report, &w, i ? "evaluated" : "saved");
     }
     cr_report_close(report);
-    cr_log_quiet(false);
+    cr_log_quiet(true);
     fflush(stderr);
     dup2(terminal, STDERR_FILENO);
     close(terminal);
-    CHECK_STATUS(cr_file_read(path, 1 << 20, &text, NULL), CR_OK);
-    CHECK_STATUS(cr_file_read(log, 1 << 20, &lines, NULL), CR_OK);
+    CHECK_STATUS(cr_file_read(in_folder("stderr"), 1 << 20, &text, NULL), CR_OK);
+    CHECK_STATUS(cr_file_read(in_folder("log.jsonl"), 1 << 20, &lines, NULL), CR_OK);
     *logged = 0;
     for (const char *at = lines; at && (at = strstr(at, "\"event\":\"train\"")); at++) ++*logged;
     cr_free(lines);
-    cr_fs_remove_tree(dir);
     return text;
 }
 
@@ -87,23 +82,20 @@ TEST(quiet_leaves_results) {
 
 /* Every line of log.jsonl is JSON, also when the loss is not a number or a run ends without one. */
 TEST(lines_are_json) {
-    char                           dir[] = "/tmp/cresnet-metrics-XXXXXX", log[64], *text = NULL;
+    char                          *text = NULL;
     struct cr_report              *report;
     const struct cr_report_options options = {
-        .run_dir = dir, .total_steps = 3, .steps_per_epoch = 3, .epochs = 1, .log_every = 1, .images_per_step = 4};
+        .run_dir = tmp_path, .total_steps = 3, .steps_per_epoch = 3, .epochs = 1, .log_every = 1, .images_per_step = 4};
     const struct cr_step_result steps[] = {
         {.loss_sum = 2, .valid = 4, .correct1 = 1, .lr = 0.1, .grad_norm = 0.25},
         {.loss_sum = NAN, .valid = 4, .lr = 0.1, .grad_norm = NAN, .loss_scale = 1024, .skipped = 1},
         {.loss_sum = INFINITY, .valid = 4, .lr = 0.1, .grad_norm = INFINITY}};
-    CHECK(mkdtemp(dir) != NULL);
-    snprintf(log, sizeof log, "%s/log.jsonl", dir);
-    cr_log_quiet(true);
+    folder_open();
     REQUIRE_OK(cr_report_open(&options, &report));
     cr_report_resume_clock(report, 0);
     for (int i = 0; i < 3; i++) cr_report_step(report, i + 1, &steps[i]);
     cr_report_close(report);
-    cr_log_quiet(false);
-    REQUIRE_OK(cr_file_read(log, 1 << 20, &text, NULL));
+    REQUIRE_OK(cr_file_read(in_folder("log.jsonl"), 1 << 20, &text, NULL));
     CHECK_HAS(text, "{\"event\":\"train\",\"step\":1,\"epoch\":1,\"loss\":0.5,\"top1\":0.250000,\"top5\":0.000000,"
                     "\"lr\":0.1,\"grad_norm\":0.25,\"images_per_s\":");
     CHECK_HAS(text, "\"step\":2,\"epoch\":1,\"loss\":null,\"top1\":0.000000,\"top5\":0.000000,\"lr\":0.1,"
@@ -118,17 +110,16 @@ TEST(lines_are_json) {
     }
     CHECK_INT(lines, 3);
     cr_free(text);
-    cr_fs_remove_tree(dir);
 }
 
 /* A device computes each step in 20 ms. From step WAITS_FROM on, the host waits 98 ms for the images of each next step,
  * and 20 of these the device computes. Returns data_wait of the last log line. */
 enum { WAITS_FROM = 9, WAITING_STEPS = 10 };
 static double wait_of(bool overlapped, struct cr_report_span *span) {
-    char                           dir[] = "/tmp/cresnet-metrics-XXXXXX", log[64], *text = NULL;
+    char                          *text = NULL;
     struct cr_report              *report;
     struct cr_step_result          result  = {.loss_sum = 2, .valid = 4, .lr = 0.1};
-    const struct cr_report_options options = {.run_dir         = dir,
+    const struct cr_report_options options = {.run_dir         = tmp_path,
                                               .total_steps     = WAITS_FROM + WAITING_STEPS,
                                               .steps_per_epoch = 10,
                                               .epochs          = 2,
@@ -136,8 +127,7 @@ static double wait_of(bool overlapped, struct cr_report_span *span) {
                                               .images_per_step = 4,
                                               .progress_s      = 1000,
                                               .overlapped      = overlapped};
-    CHECK(mkdtemp(dir) != NULL);
-    snprintf(log, sizeof log, "%s/log.jsonl", dir);
+    folder_open();
     CHECK_STATUS(cr_report_open(&options, &report), CR_OK);
     cr_report_resume_clock(report, 0);
     for (int step = 1; step <= WAITS_FROM + WAITING_STEPS; step++) {
@@ -148,12 +138,11 @@ static double wait_of(bool overlapped, struct cr_report_span *span) {
     }
     *span = cr_report_take_span(report, 0);
     cr_report_close(report);
-    CHECK_STATUS(cr_file_read(log, 1 << 20, &text, NULL), CR_OK);
+    CHECK_STATUS(cr_file_read(in_folder("log.jsonl"), 1 << 20, &text, NULL), CR_OK);
     double      wait = 0;
     const char *at   = text;
     while ((at = strstr(at, "\"data_wait\":"))) wait = strtod(at += strlen("\"data_wait\":"), NULL);
     cr_free(text);
-    cr_fs_remove_tree(dir);
     return wait;
 }
 

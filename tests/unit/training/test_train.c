@@ -49,18 +49,9 @@ TEST(found_batch_size_is_reused) {
 
 /* ---- parameters of a session, read through the lists that checkpoints use ---- */
 
-static cr_status open_session(const struct run *r, const char *const *more, const struct cr_config **config,
-                              struct cr_session *s) {
-    struct run all = *r;
-    for (; *more; more++) give(&all, *more);
-    const struct cr_session_options options = {.train = true, .eval = true, .execute = true};
-    CR_TRY(cr_config_open(config, NULL, all.value, all.count));
-    cr_status status = cr_session_open(*config, &options, s);
-    if (status == CR_OK) status = cr_session_init(s);
-    if (status != CR_OK) cr_config_close(*config);
-    return status;
-}
-#define OPEN_SESSION(run, config, s, ...) open_session((run), (const char *const[]){__VA_ARGS__, NULL}, (config), (s))
+#define OPEN_SESSION(s, run, ...)                                                                                      \
+    open_session((s), (run), (struct cr_session_options){.train = true, .eval = true, .execute = true},                \
+                 (const char *const[]){__VA_ARGS__, NULL})
 
 static const float *values_of(const struct cr_session *s, int param) {
     const struct cr_param *q      = &s->model.store.param[param];
@@ -82,10 +73,9 @@ static void check_frozen(const struct cr_session *before, const struct cr_sessio
 }
 
 static void check_freeze(const char *freeze, const char *const *frozen) {
-    struct run              r;
-    const struct cr_config *config_a, *config_b;
-    struct cr_session       before, after;
-    char                    path[SUPPORT_PATH];
+    struct run    r;
+    struct opened before, after;
+    char          path[SUPPORT_PATH];
     prepare(&r);
     /* weights whose running statistics differ from those of a new network */
     REQUIRE_OK(TRAIN(&r, "start", "train.steps=3"));
@@ -93,15 +83,13 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     text_into(start, "%s/start/last", r.dir);
     snprintf(weights, sizeof weights, "model.weights=%s", start);
     REQUIRE_OK(TRAIN(&r, "frozen", weights, freeze, "optim.weight_decay=0.1", "optim.decay_norm_bias=yes"));
-    REQUIRE_OK(OPEN_SESSION(&r, &config_a, &before, "train.steps=0"));
-    REQUIRE_OK(OPEN_SESSION(&r, &config_b, &after, "train.steps=0"));
-    REQUIRE_OK(cr_session_load_weights(&before, start, true));
-    REQUIRE_OK(cr_session_load_weights(&after, text_into(path, "%s/frozen/last", r.dir), true));
-    check_frozen(&before, &after, frozen);
-    cr_session_close(&before);
-    cr_session_close(&after);
-    cr_config_close(config_a);
-    cr_config_close(config_b);
+    REQUIRE_OK(OPEN_SESSION(&before, &r, NULL));
+    REQUIRE_OK(OPEN_SESSION(&after, &r, NULL));
+    REQUIRE_OK(cr_session_load_weights(&before.session, start, true));
+    REQUIRE_OK(cr_session_load_weights(&after.session, text_into(path, "%s/frozen/last", r.dir), true));
+    check_frozen(&before.session, &after.session, frozen);
+    close_session(&before);
+    close_session(&after);
 }
 TEST(frozen_parameters_do_not_change) {
     check_freeze("model.freeze=stem,layer1", (const char *const[]){"conv1", "bn1", "layer1", NULL});
@@ -114,32 +102,30 @@ TEST(frozen_parameters_do_not_change) {
 
 /* A large product of decay and learning rate makes the weights grow without bound. */
 TEST(infinite_loss_stops_without_damage) {
-    struct run              r;
-    const struct cr_config *config;
-    struct cr_session       s;
-    char                    path[SUPPORT_PATH];
+    struct run    r;
+    struct opened s;
+    char          path[SUPPORT_PATH];
     prepare(&r);
     give(&r, "optim.lr=1000"), give(&r, "optim.weight_decay=10"), give(&r, "schedule.kind=constant");
     give(&r, "schedule.warmup_epochs=0"), give(&r, "optim.decay_norm_bias=yes"), give(&r, "train.save_every=1");
     CHECK_STATUS(TRAIN(&r, "a", "train.epochs=9"), CR_ERR_NUMERIC);
     CHECK_HAS(cr_error_message(), "is not finite");
     CHECK_HAS(cr_error_message(), "optim.lr");
-    REQUIRE_OK(OPEN_SESSION(&r, &config, &s, "train.steps=0"));
-    REQUIRE_OK(cr_session_load_weights(&s, text_into(path, "%s/a", r.dir), true));
-    for (int i = 0; i < s.model.store.params; i++)
-        for (int64_t k = 0; k < s.model.store.param[i].elems; k++)
-            if (!isfinite(values_of(&s, i)[k])) TEST_FAIL_("%s is not finite", s.model.store.param[i].name);
-    cr_session_close(&s);
-    cr_config_close(config);
+    REQUIRE_OK(OPEN_SESSION(&s, &r, "train.steps=0"));
+    REQUIRE_OK(cr_session_load_weights(&s.session, text_into(path, "%s/a", r.dir), true));
+    for (int i = 0; i < s.session.model.store.params; i++)
+        for (int64_t k = 0; k < s.session.model.store.param[i].elems; k++)
+            if (!isfinite(values_of(&s.session, i)[k]))
+                TEST_FAIL_("%s is not finite", s.session.model.store.param[i].name);
+    close_session(&s);
 }
 
 /* ---- weights ---- */
 
 TEST(weights_are_loaded_or_refused) {
-    struct run              r;
-    const struct cr_config *config;
-    struct cr_session       s;
-    char                    path[SUPPORT_PATH], weights[SUPPORT_PATH + 32];
+    struct run    r;
+    struct opened s;
+    char          path[SUPPORT_PATH], weights[SUPPORT_PATH + 32];
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "three", "train.steps=1"));
     text_into(path, "%s/three", r.dir);
@@ -154,15 +140,14 @@ TEST(weights_are_loaded_or_refused) {
     CHECK_HAS(cr_error_message(), "layer2.0.conv1.weight");
     /* head = new replaces a classifier that would fit, keep loads it */
     for (int fresh = 0; fresh < 2; fresh++) {
-        REQUIRE_OK(OPEN_SESSION(&r, &config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
-        int fc            = cr_param_store_find(&s.model.store, "fc.weight"),
-            conv          = cr_param_store_find(&s.model.store, "conv1.weight");
-        const float first = *values_of(&s, fc), conv_first = *values_of(&s, conv);
-        REQUIRE_OK(cr_session_load_weights(&s, path, false));
-        CHECK((*values_of(&s, fc) == first) == (fresh == 1));
-        CHECK(*values_of(&s, conv) != conv_first);
-        cr_session_close(&s);
-        cr_config_close(config);
+        REQUIRE_OK(OPEN_SESSION(&s, &r, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
+        int fc            = cr_param_store_find(&s.session.model.store, "fc.weight"),
+            conv          = cr_param_store_find(&s.session.model.store, "conv1.weight");
+        const float first = *values_of(&s.session, fc), conv_first = *values_of(&s.session, conv);
+        REQUIRE_OK(cr_session_load_weights(&s.session, path, false));
+        CHECK((*values_of(&s.session, fc) == first) == (fresh == 1));
+        CHECK(*values_of(&s.session, conv) != conv_first);
+        close_session(&s);
     }
 }
 
@@ -191,22 +176,20 @@ TEST(earlier_evaluation_changes_nothing) {
     double     loss[2];
     prepare(&r);
     for (int before = 0; before < 2; before++) {
-        const struct cr_config *config;
-        struct cr_session       s;
-        struct cr_dataset      *train_set, *val_set;
-        struct cr_scores        scores;
-        REQUIRE_OK(OPEN_SESSION(&r, &config, &s, NULL));
-        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &train_set));
-        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &val_set));
-        CHECK(s.eval.hoisted > 0);
-        if (before) REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
-        train_a_little(&s, train_set);
-        REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
+        struct opened      s;
+        struct cr_dataset *train_set, *val_set;
+        struct cr_scores   scores;
+        REQUIRE_OK(OPEN_SESSION(&s, &r, NULL));
+        REQUIRE_OK(cr_dataset_open(s.config, CR_SPLIT_TRAIN, &train_set));
+        REQUIRE_OK(cr_dataset_open(s.config, CR_SPLIT_VAL, &val_set));
+        CHECK(s.session.eval.hoisted > 0);
+        if (before) REQUIRE_OK(cr_session_evaluate(&s.session, val_set, NULL, &scores));
+        train_a_little(&s.session, train_set);
+        REQUIRE_OK(cr_session_evaluate(&s.session, val_set, NULL, &scores));
         loss[before] = scores.loss_sum;
         cr_dataset_close(train_set);
         cr_dataset_close(val_set);
-        cr_session_close(&s);
-        cr_config_close(config);
+        close_session(&s);
     }
     CHECK(isfinite(loss[0]) && loss[0] > 0 && loss[0] == loss[1]);
 }
@@ -216,20 +199,19 @@ TEST(earlier_evaluation_changes_nothing) {
 TEST(step_loop_does_not_allocate) {
     static const char *const worker_options[] = {"data.workers=0", "data.workers=2"};
     for (size_t w = 0; w < CR_COUNT(worker_options); w++) {
-        struct run              r;
-        const struct cr_config *config;
-        struct cr_session       s;
-        struct cr_dataset      *set;
-        struct cr_loader       *loader;
-        uint64_t                after_first = 0;
+        struct run         r;
+        struct opened      s;
+        struct cr_dataset *set;
+        struct cr_loader  *loader;
+        uint64_t           after_first = 0;
         prepare(&r);
-        REQUIRE_OK(OPEN_SESSION(&r, &config, &s, worker_options[w]));
-        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
+        REQUIRE_OK(OPEN_SESSION(&s, &r, worker_options[w]));
+        REQUIRE_OK(cr_dataset_open(s.config, CR_SPLIT_TRAIN, &set));
         const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
-                                                  .prepare   = s.prepare_train,
+                                                  .prepare   = s.session.prepare_train,
                                                   .batch     = 4,
                                                   .seed      = 1,
-                                                  .workers   = (int)config->data.workers,
+                                                  .workers   = (int)s.config->data.workers,
                                                   .prefetch  = 2,
                                                   .drop_last = true};
         const struct cr_step_block     block   = {.lr = 0.01f, .momentum = 0.9f};
@@ -238,17 +220,16 @@ TEST(step_loop_does_not_allocate) {
             struct cr_batch batch;
             float           metrics[4];
             REQUIRE_OK(cr_loader_next(loader, &batch));
-            REQUIRE_OK(cr_exec_feed(s.train_exec[0], batch.images, batch.labels, batch.boxes));
+            REQUIRE_OK(cr_exec_feed(s.session.train_exec[0], batch.images, batch.labels, batch.boxes));
             cr_loader_release(loader, &batch);
-            REQUIRE_OK(cr_exec_run(s.train_exec[0], &block));
-            REQUIRE_OK(cr_exec_get(s.train_exec[0], s.train[0].metrics, metrics));
+            REQUIRE_OK(cr_exec_run(s.session.train_exec[0], &block));
+            REQUIRE_OK(cr_exec_get(s.session.train_exec[0], s.session.train[0].metrics, metrics));
             /* a worker allocates its scratch memory with its first image: with workers that may be a few steps later */
-            if (step == (config->data.workers ? 30 : 1)) after_first = cr_alloc_calls();
+            if (step == (s.config->data.workers ? 30 : 1)) after_first = cr_alloc_calls();
         }
         CHECK_INT(cr_alloc_calls(), after_first);
         cr_loader_close(loader);
         cr_dataset_close(set);
-        cr_session_close(&s);
-        cr_config_close(config);
+        close_session(&s);
     }
 }

@@ -69,32 +69,25 @@ TEST(own_rates_resume) {
 }
 
 static cr_status scores_of(const struct run *r, const char *weights, struct cr_scores *scores) {
-    const struct cr_config         *config;
-    struct cr_session               s   = {0};
-    struct cr_dataset              *set = NULL;
-    const struct cr_session_options o   = {.eval = true, .execute = true};
-    cr_status                       status;
-    CR_TRY(cr_config_open(&config, NULL, r->value, r->count));
-    CR_TRY_OUT(cr_session_open(config, &o, &s));
-    CR_TRY_OUT(cr_session_load_weights(&s, weights, true));
-    CR_TRY_OUT(cr_dataset_open(config, CR_SPLIT_VAL, &set));
-    CR_TRY_OUT(cr_session_evaluate(&s, set, NULL, scores));
+    struct opened      o;
+    struct cr_dataset *set = NULL;
+    cr_status          status;
+    CR_TRY_OUT(open_session(&o, r, (struct cr_session_options){.eval = true, .execute = true}, (const char *[]){NULL}));
+    CR_TRY_OUT(cr_session_load_weights(&o.session, weights, true));
+    CR_TRY_OUT(cr_dataset_open(o.config, CR_SPLIT_VAL, &set));
+    CR_TRY_OUT(cr_session_evaluate(&o.session, set, NULL, scores));
 out:
     cr_dataset_close(set);
-    cr_session_close(&s);
-    cr_config_close(config);
+    close_session(&o);
     return status;
 }
 
 /* The number after "key": in the last evaluation of log.jsonl. */
 static double logged(const struct run *r, const char *name, const char *key) {
-    char   path[SUPPORT_PATH], quoted[64];
-    char  *text, *at = NULL;
+    char   path[SUPPORT_PATH], *text;
     double value = NAN;
-    snprintf(quoted, sizeof quoted, "\"%s\":", key);
     if (cr_file_read(text_into(path, "%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return NAN;
-    for (char *next = text; (next = strstr(next, quoted)) != NULL; next++) at = next;
-    if (at) value = strtod(at + strlen(quoted), NULL);
+    for (const char *at = text; !isnan(json_number(at, key)); at++) value = json_number(at, key);
     cr_free(text);
     return value;
 }

@@ -30,29 +30,24 @@ TEST(rigl_resumes) {
 /* ---- checkpoints ---- */
 
 struct state {
-    const struct cr_config *config;
-    struct cr_session       session;
+    struct opened           run;
     struct cr_state_buffers at;
 };
 
 /* Trains `steps` steps in dir/name, and reads the checkpoint. */
 static cr_status run_to(const struct run *r, const char *name, int steps, struct state *s) {
     const struct cr_session_options options = {.train = true, .execute = true, .masks = true, .classes = 3};
-    char                            text[32], path[SUPPORT_PATH];
+    char                            text[SUPPORT_PATH], path[SUPPORT_PATH];
     struct cr_position              position;
-    snprintf(text, sizeof text, "train.steps=%d", steps);
-    CR_TRY(TRAIN(r, name, text));
-    CR_TRY(cr_config_open(&s->config, NULL, r->value, r->count));
-    CR_TRY(cr_session_open(s->config, &options, &s->session));
-    CR_TRY(cr_session_init(&s->session));
-    CR_TRY(cr_state_load(&s->session, text_into(path, "%s/%s/step-%d", r->dir, name, steps), &position));
-    return cr_state_buffers_get(&s->session, &s->at);
+    CR_TRY(TRAIN(r, name, text_into(text, "train.steps=%d", steps)));
+    CR_TRY(open_session(&s->run, r, options, (const char *[]){NULL}));
+    CR_TRY(cr_state_load(&s->run.session, text_into(path, "%s/%s/step-%d", r->dir, name, steps), &position));
+    return cr_state_buffers_get(&s->run.session, &s->at);
 }
 
 static void forget(struct state *s) {
     cr_state_buffers_free(&s->at);
-    cr_session_close(&s->session);
-    cr_config_close(s->config);
+    close_session(&s->run);
 }
 
 static bool bit(const struct state *s, int64_t i) {
@@ -62,7 +57,7 @@ static bool bit(const struct state *s, int64_t i) {
 /* Layers that may be pruned; the caller frees them with cr_prune_close. */
 static struct cr_prune layers_of(const struct state *s) {
     struct cr_prune p = {0};
-    if (cr_prune_open(&s->session.model.store, s->config, &p) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    if (cr_prune_open(&s->run.session.model.store, s->run.config, &p) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     return p;
 }
 
@@ -86,7 +81,7 @@ TEST(acdc_phases) {
     double          largest = 0, smallest = INFINITY; /* of the pruned weights; of all other weights */
     int64_t         pruned = 0, regrown = 0, end = 0;
     for (int l = 0; l < p.layers; l++) {
-        const struct cr_param *q = &sparse.session.model.store.param[p.layer[l].param];
+        const struct cr_param *q = &sparse.run.session.model.store.param[p.layer[l].param];
         for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
             const double w = fabs((double)dense.at.value[i]);
             CHECK(sparse.at.value[i] == (bit(&sparse, i) ? dense.at.value[i] : 0));
@@ -131,22 +126,18 @@ static cr_status keep_one(void *self, const float *grad) {
 
 /* Gradients of the weights of a checkpoint in a network without masks, on batch `step` of the first epoch. */
 static cr_status dense_gradients(const struct run *plain, const char *folder, int step, struct gradients *g) {
-    const struct cr_config         *config;
-    struct cr_session               s;
-    struct cr_dataset              *train   = NULL;
     const struct cr_session_options options = {.train = true, .execute = true, .classes = 3};
-    *g                                      = (struct gradients){.wanted = step};
-    CR_TRY(cr_config_open(&config, NULL, plain->value, plain->count));
-    CR_TRY(cr_session_open(config, &options, &s));
-    CR_TRY(cr_session_init(&s));
-    g->bytes = cr_param_store_buffer_bytes(&s.model.store, CR_BUFFER_GRAD);
+    struct opened                   o;
+    struct cr_dataset              *train = NULL;
+    *g                                    = (struct gradients){.wanted = step};
+    CR_TRY(open_session(&o, plain, options, (const char *[]){NULL}));
+    g->bytes = cr_param_store_buffer_bytes(&o.session.model.store, CR_BUFFER_GRAD);
     CR_ALLOC(g->grad, g->bytes / sizeof *g->grad);
-    cr_status status = cr_session_load_weights(&s, folder, true);
-    if (status == CR_OK) status = cr_dataset_open(config, CR_SPLIT_TRAIN, &train);
-    if (status == CR_OK) status = cr_session_gradients(&s, train, step + 1, keep_one, g);
+    cr_status status = cr_session_load_weights(&o.session, folder, true);
+    if (status == CR_OK) status = cr_dataset_open(o.config, CR_SPLIT_TRAIN, &train);
+    if (status == CR_OK) status = cr_session_gradients(&o.session, train, step + 1, keep_one, g);
     cr_dataset_close(train);
-    cr_session_close(&s);
-    cr_config_close(config);
+    close_session(&o);
     return status;
 }
 
@@ -199,11 +190,11 @@ TEST(rigl_moves_by_dense_gradients) {
     REQUIRE_OK(run_to(&r, "after", 3, &after));
     REQUIRE_OK(run_to(&r, "next", 4, &next));
     REQUIRE_OK(dense_gradients(&plain, text_into(path, "%s/before/step-2", plain.dir), 2, &g));
-    const double    fraction = cr_prune_step_at(before.config, 3, 6).fraction;
+    const double    fraction = cr_prune_step_at(before.run.config, 3, 6).fraction;
     struct cr_prune p        = layers_of(&before);
     CHECK(fraction > 0.3 && fraction < 0.5);
     for (int l = 0; l < p.layers; l++) {
-        const struct cr_param *q      = &before.session.model.store.param[p.layer[l].param];
+        const struct cr_param *q      = &before.run.session.model.store.param[p.layer[l].param];
         int64_t                pruned = 0;
         if (p.layer[l].dense) continue;
         for (int64_t i = q->offset; i < q->offset + q->elems; i++) {

@@ -15,9 +15,10 @@ static void make_pruned(const struct run *r) {
     pruned_close(&p);
 }
 
+static char weights[SUPPORT_PATH + 32]; /* model.weights = the pruned network */
+
 /* Steps of 4 of 26 images: six per epoch. */
 static void begin(struct run *r) {
-    static char weights[SUPPORT_PATH + 32];
     prepare(r);
     make_pruned(r);
     give(r, "model.widths=8,16");
@@ -33,19 +34,14 @@ static int count_patterns(const struct cr_program *p, enum cr_op_kind kind) {
 
 /* Number of ops of each kind on sparse kernels in the first training program. */
 static void count_rows(const struct run *r, const char *const *more, int *forward, int *dgrad, int *wgrad) {
-    struct run              copy = *r;
-    const struct cr_config *config;
-    struct cr_session       session;
-    for (; *more; more++) give(&copy, *more);
-    REQUIRE_OK(cr_config_open(&config, NULL, copy.value, copy.count));
+    struct opened                   o;
     const struct cr_session_options options = {
-        .train = true, .classes = 3, .masks = true, .masks_from = config->model.weights};
-    REQUIRE_OK(cr_session_open(config, &options, &session));
-    *forward = count_patterns(&session.train[0], CR_OP_conv);
-    *dgrad   = count_patterns(&session.train[0], CR_OP_conv_dgrad);
-    *wgrad   = count_patterns(&session.train[0], CR_OP_conv_wgrad);
-    cr_session_close(&session);
-    cr_config_close(config);
+        .train = true, .classes = 3, .masks = true, .masks_from = weights + strlen("model.weights=")};
+    REQUIRE_OK(open_session(&o, r, options, more));
+    *forward = count_patterns(&o.session.train[0], CR_OP_conv);
+    *dgrad   = count_patterns(&o.session.train[0], CR_OP_conv_dgrad);
+    *wgrad   = count_patterns(&o.session.train[0], CR_OP_conv_wgrad);
+    close_session(&o);
 }
 #define COUNT(run, ...) count_rows((run), (const char *const[]){__VA_ARGS__, NULL}, &forward, &dgrad, &wgrad)
 
@@ -71,26 +67,20 @@ TEST(sparse_kernels_need_fixed_masks) {
 /* The value buffer of the last checkpoint of a run; the caller frees it with cr_free. */
 static cr_status values_of(const struct run *r, const char *name, float **value, int64_t *count) {
     const struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .classes = 3};
-    struct run                      copy    = *r;
-    const struct cr_config         *config;
-    struct cr_session               session;
     char                            path[SUPPORT_PATH];
-    CR_TRY(cr_config_open(&config, NULL, copy.value, copy.count));
-    cr_status status = cr_session_open(config, &options, &session);
-    if (status == CR_OK) status = cr_session_init(&session);
-    if (status == CR_OK)
-        status = cr_session_load_weights(&session, text_into(path, "%s/%s/last/model.safetensors", r->dir, name), true);
+    struct opened                   o;
+    struct cr_state_buffers         at     = {0};
+    cr_status                       status = open_session(&o, r, options, (const char *[]){NULL});
+    text_into(path, "%s/%s/last/model.safetensors", r->dir, name);
+    if (status == CR_OK) status = cr_session_load_weights(&o.session, path, true);
+    if (status == CR_OK) status = cr_state_buffers_get(&o.session, &at);
     if (status == CR_OK) {
-        const struct cr_param_store *store  = &session.model.store;
-        const char                  *region = session.memory.region[CR_REGION_STORE]; /* on the CPU: plain memory */
-        *count                              = store->value_elems;
-        *value                              = cr_alloc((size_t)*count, sizeof **value);
-        if (*value)
-            memcpy(*value, region + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE),
-                   (size_t)*count * sizeof **value);
+        *count   = o.session.model.store.value_elems;
+        *value   = at.value;
+        at.value = NULL;
     }
-    cr_session_close(&session);
-    cr_config_close(config);
+    cr_state_buffers_free(&at);
+    close_session(&o);
     return status;
 }
 
