@@ -29,18 +29,18 @@ static bool has_gpus(int count) {
         if (!has_gpus(4)) SKIP("four GPUs are needed");                                                                \
     } while (0)
 
-static void prepare(struct run *r) {
-    prepare_run(r);
-    give(r, "train.device=cuda");
-    give(r, "train.measure=no");
+static struct run prepare(void) {
+    struct run r = prepare_run();
+    give(&r, "train.device=cuda");
+    give(&r, "train.measure=no");
+    return r;
 }
 
 /* ---- numbers ---- */
 
 static void check_many_like_one(int gpus, const char *transport) {
-    struct run r;
+    struct run r = prepare();
     double     one[STEPS_MAX], plain[STEPS_MAX], many[STEPS_MAX], spread = 0, far = 0;
-    prepare(&r);
     give(&r, "train.precision=fp32");
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=50") == 0);
     CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=50", "train.fuse=no", "train.deterministic=no") == 0);
@@ -60,8 +60,7 @@ static void check_many_like_one(int gpus, const char *transport) {
 
 /* Whether two GPUs of this machine can access each other's memory. */
 static bool has_peers(void) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     give(&r, "train.precision=fp32");
     const int code = TRAIN(2, &r, "peers", "train.batch=12", "train.steps=1", "ranks.transport=peer");
     CHECK(code == 0 || code == cr_status_exit(CR_ERR_CONFIG));
@@ -98,8 +97,7 @@ TEST(four_peers_give_the_same_bits) {
     NEED_PEERS();
     static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
     for (size_t i = 0; i < CR_COUNT(precision); i++) {
-        struct run r;
-        prepare(&r);
+        struct run r = prepare();
         give(&r, precision[i]);
         give(&r, "model.sync_bn=yes");
         give(&r, "ranks.transport=peer");
@@ -121,8 +119,7 @@ TEST(peers_give_the_bits_of_nccl) {
                                             {"train.precision=fp32", "train.accumulate=2"},
                                             {"train.precision=fp32", "model.sync_bn=yes"}};
     for (size_t i = 0; i < CR_COUNT(values); i++) {
-        struct run r;
-        prepare(&r);
+        struct run r = prepare();
         give(&r, values[i][0]);
         give(&r, values[i][1]);
         CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12", "ranks.transport=nccl") == 0);
@@ -135,9 +132,8 @@ TEST(peers_give_the_bits_of_nccl) {
 
 TEST(fp16_with_a_moving_scale) {
     NEED_TWO_GPUS();
-    struct run r;
+    struct run r = prepare();
     double     one[STEPS_MAX], two[STEPS_MAX], half[STEPS_MAX];
-    prepare(&r);
     give(&r, "train.precision=fp16");
     give(&r, "model.sync_bn=yes");
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=30") == 0);
@@ -151,8 +147,7 @@ TEST(the_same_gpus_give_the_same_bits) {
     NEED_TWO_GPUS();
     static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
     for (size_t i = 0; i < CR_COUNT(precision); i++) {
-        struct run r;
-        prepare(&r);
+        struct run r = prepare();
         give(&r, precision[i]);
         CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12") == 0);
         CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12") == 0);
@@ -165,8 +160,7 @@ TEST(the_same_gpus_give_the_same_bits) {
 
 TEST(measured_kernels_are_the_same_on_both) {
     NEED_TWO_GPUS();
-    struct run r;
-    prepare_run(&r);
+    struct run r = prepare_run();
     give(&r, "train.device=cuda");
     give(&r, "train.precision=fp16");
     setenv("CRESNET_CACHE", r.dir, 1);
@@ -178,9 +172,8 @@ TEST(measured_kernels_are_the_same_on_both) {
 
 TEST(two_save_and_one_goes_on) {
     NEED_TWO_GPUS();
-    struct run r;
+    struct run r = prepare();
     double     whole[STEPS_MAX], parts[STEPS_MAX];
-    prepare(&r);
     give(&r, "train.precision=fp32");
     give(&r, "model.sync_bn=yes");
     CHECK(TRAIN(2, &r, "whole", "train.batch=12", "train.steps=20", "train.accumulate=2") == 0);
@@ -193,20 +186,20 @@ TEST(two_save_and_one_goes_on) {
 /* ---- SyncBN with BN statistics from Gram matrices ---- */
 
 /* A learning rate that is low enough for the losses of the first steps to differ by rounding errors only. */
-static void prepare_bottleneck(struct run *r) {
-    prepare(r);
-    give(r, "model.block=bottleneck");
-    give(r, "model.widths=64,128");
-    give(r, "optim.lr=0.005");
-    give(r, "train.precision=fp16");
-    give(r, "model.sync_bn=yes");
+static struct run prepare_bottleneck(void) {
+    struct run r = prepare();
+    give(&r, "model.block=bottleneck");
+    give(&r, "model.widths=64,128");
+    give(&r, "optim.lr=0.005");
+    give(&r, "train.precision=fp16");
+    give(&r, "model.sync_bn=yes");
+    return r;
 }
 
 TEST(gram_matrices_of_two_are_like_one) {
     NEED_TWO_GPUS();
-    struct run r;
+    struct run r = prepare_bottleneck();
     double     one[STEPS_MAX], plain[STEPS_MAX], two[STEPS_MAX], far = 0;
-    prepare_bottleneck(&r);
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=20", "train.gram_bn=all") == 0);
     CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=20", "train.gram_bn=no") == 0);
     CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=20", "train.gram_bn=all") == 0);
@@ -224,8 +217,7 @@ TEST(gram_matrices_of_two_are_like_one) {
 /* With measured times rank 0 chooses, and the other rank has the same program: else its training ends with an error. */
 TEST(both_choose_the_same_gram_matrices) {
     NEED_TWO_GPUS();
-    struct run r;
-    prepare_bottleneck(&r);
+    struct run r = prepare_bottleneck();
     give(&r, "train.measure=yes");
     give(&r, "data.image_size=48");
     setenv("CRESNET_CACHE", r.dir, 1);
@@ -250,13 +242,12 @@ static bool has_lines(const struct run *r, const char *name) {
  * process reports the loss (a launcher would report a dead rank at once): rank 0 detects it by the timeout. */
 static void check_death(int number, const char *transport) {
     enum { DEADLINE_S = 10 };
-    struct run        r;
+    struct run        r = prepare();
     void             *shared;
     pid_t             pid[2];
     int               state  = 0;
     const char *const more[] = {"train.batch=12", "train.steps=100000", "train.precision=fp16", transport, NULL};
-    prepare(&r);
-    ranks_timeout_s = DEADLINE_S;
+    ranks_timeout_s          = DEADLINE_S;
     REQUIRE_OK(cr_comm_shared_new(2, &shared));
     fflush(NULL);
     for (int k = 0; k < 2; k++) {

@@ -13,6 +13,8 @@ enum { API_SIZE = 8, API_CLASSES = 3, API_PIXELS = API_SIZE * API_SIZE * 3, API_
 
 static char run[SUPPORT_PATH]; /* the run folder */
 
+OWNABLE(api_model, cresnet_model *, cresnet_close(*x))
+
 /* Trains a network of 3 classes and images of 8 x 8 for two steps in a new tmp_path. */
 static inline cr_status api_train(const char *const *more, int count) {
     const char *list[32] = {"model.arch=custom", "model.depths=1,1",    "model.widths=4,6",  "model.shortcut=B",

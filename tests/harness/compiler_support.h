@@ -27,6 +27,7 @@ static inline void bench_close(struct bench_model *b) {
     cr_model_close(&b->model);
     cr_config_close(b->config);
 }
+OWNABLE(bench_model, struct bench_model, bench_close(x))
 
 static inline struct cr_rng test_rng(uint64_t number) {
     return cr_rng_make(number, CR_RNG_TEST, 0, 0);

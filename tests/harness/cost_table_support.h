@@ -127,6 +127,7 @@ static inline void fixture_close(struct fixture *s) {
     cr_cost_table_close(s->table);
     cr_program_free(&s->program);
 }
+OWNABLE(fixture, struct fixture, fixture_close(x))
 
 /* In a new folder. */
 static inline void fixture_begin(struct fixture *s) {

@@ -39,6 +39,7 @@ static inline void guard_free(struct guarded *g) {
     munmap(g->map, g->map_bytes);
     *g = (struct guarded){0};
 }
+OWNABLE(guarded, struct guarded, guard_free(x))
 
 /* Calls `each` at each level up to that of the test program. */
 static inline void at_every_level(void (*each)(enum cr_cpu_level level)) {

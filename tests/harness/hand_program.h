@@ -10,11 +10,13 @@ struct hand {
     int               x, scale_bias, saved; /* leaves */
 };
 
-static inline void hand_open(struct hand *h) {
-    cr_program_init(&h->p, "hand", NULL);
-    h->x          = cr_tensor_add(&h->p, "x", CR_F32, CR_REGION_INPUT, 2, 4, 4, 8);
-    h->scale_bias = cr_tensor_add(&h->p, "scale_bias", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
-    h->saved      = cr_tensor_add(&h->p, "mean_rstd", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+static inline struct hand hand_open(void) {
+    struct hand h;
+    cr_program_init(&h.p, "hand", NULL);
+    h.x          = cr_tensor_add(&h.p, "x", CR_F32, CR_REGION_INPUT, 2, 4, 4, 8);
+    h.scale_bias = cr_tensor_add(&h.p, "scale_bias", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+    h.saved      = cr_tensor_add(&h.p, "mean_rstd", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+    return h;
 }
 
 static inline int emit1(struct hand *h, struct cr_op op, const char *name) {

@@ -17,9 +17,20 @@ struct net {
 
 enum { A = 1, B = 2, ODD = 3 }; /* layers */
 
+static inline void net_close(struct net *n) {
+    cr_prune_close(&n->prune);
+    cr_free(n->value);
+    cr_free(n->mask);
+    cr_param_store_free(&n->store);
+    cr_config_close(n->config);
+}
+OWNABLE(net, struct net, net_close(x))
+
+/* Closes the network that `n` has; { 0 } at first. */
 static inline cr_status net_open_(struct net *n, const char *const *overrides) {
     int count = 0;
     while (overrides[count]) count++;
+    net_close(n);
     *n = (struct net){.store = {.real = CR_F32, .has_momentum = true, .has_mask = true}};
     CR_TRY(cr_config_open(&n->config, NULL, overrides, count));
     cr_param_store_add(&n->store, "conv1.weight", CR_ROLE_CONV, (const int64_t[4]){8, 3, 3, 3}, CR_NONE);
@@ -37,14 +48,6 @@ static inline cr_status net_open_(struct net *n, const char *const *overrides) {
     return cr_prune_open(&n->store, n->config, &n->prune);
 }
 #define net_open(n, ...) net_open_(n, (const char *const[]){__VA_ARGS__, NULL})
-
-static inline void net_close(struct net *n) {
-    cr_prune_close(&n->prune);
-    cr_free(n->value);
-    cr_free(n->mask);
-    cr_param_store_free(&n->store);
-    cr_config_close(n->config);
-}
 
 static inline const struct cr_param *param(const struct net *n, int layer) {
     return &n->store.param[n->prune.layer[layer].param];

@@ -7,6 +7,7 @@
 #include "core/rng.h"
 #include "model/model.h"
 #include "runtime/executor.h"
+#include "tests/harness/test.h"
 
 struct net {
     const struct cr_config *config;
@@ -65,6 +66,7 @@ static inline void net_close(struct net *n) {
     cr_model_close(&n->model);
     cr_config_close(n->config);
 }
+OWNABLE(net, struct net, net_close(x))
 
 /* Runs `steps` updates on noise; the noise is the same each time. */
 static inline cr_status net_train(struct net *n, int steps, int classes) {

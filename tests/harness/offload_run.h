@@ -78,6 +78,7 @@ static inline void offload_run_close(struct offload_run *s) {
     cr_model_close(&s->model);
     cr_config_close(s->config);
 }
+OWNABLE(offload_run, struct offload_run, offload_run_close(x))
 
 static inline cr_status train(struct offload_run *s) {
     static uint8_t pixels[BATCH * SIZE * SIZE * 3];

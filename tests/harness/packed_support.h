@@ -7,6 +7,8 @@
 #include "core/files.h"
 #include "data/pack.h"
 
+OWNABLE(pack, struct cr_pack *, cr_pack_close(*x))
+
 static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",
                                     "cmyk.jpg", "rgb-progressive.jpg", "rgb-444.jpg"};
 

@@ -30,6 +30,7 @@ static inline void pruned_close(struct pruned *p) {
     cr_session_close(&p->session);
     cr_config_close(p->config);
 }
+OWNABLE(pruned, struct pruned, pruned_close(x))
 
 /* Prunes in the session; momenta of weights that remain become nonzero. */
 static inline cr_status pruned_prune(struct pruned *p, double sparsity) {

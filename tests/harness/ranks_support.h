@@ -14,14 +14,16 @@
 enum { RANKS_MAX_TESTED = 4, STEPS_MAX = 64 };
 
 /* A small run of 200 images; each test gives batches and device. */
-static inline void prepare_run(struct run *r) {
+static inline struct run prepare_run(void) {
+    struct run               r;
     static const char *const small[] = {"model.arch=custom",  "model.depths=1,1",      "model.widths=8,16",
                                         "model.shortcut=B",   "model.classes=5",       "data.kind=synthetic",
                                         "data.image_size=12", "data.crop=pad",         "data.train_images=200",
                                         "data.val_images=37", "data.workers=1",        "train.epochs=100",
                                         "train.threads=1",    "train.save_every=1000", "train.eval_every=0",
                                         "train.log_every=1",  "optim.lr=0.02",         "ranks.bucket_mib=0.004"};
-    prepare_run_with(r, small, CR_COUNT(small));
+    prepare_run_with(&r, small, CR_COUNT(small));
+    return r;
 }
 
 /* ---- ranks ---- */

@@ -51,6 +51,7 @@ static inline void ref_close(struct ref_run *run) {
     cr_param_store_free(&run->store);
     cr_device_close(run->device);
 }
+OWNABLE(ref_run, struct ref_run, ref_close(x))
 
 static inline void *ref_data(const struct ref_run *run, int tensor) {
     return run->own[tensor] ? run->own[tensor] : run->region + run->p.tensor[tensor].offset;

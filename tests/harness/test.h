@@ -30,6 +30,19 @@ static inline void test_add_(const char *name, void (*run)(void)) {
     }                                                                                                                  \
     static void name(void)
 
+/* OWNED(kind) is a type of variables that close what they hold at the end of their block, also after a failed REQUIRE.
+ * OWNABLE defines a kind; `close` has the address of the variable in `x`. */
+#define OWNED(kind) __attribute__((cleanup(kind##_drop_))) kind##_owned_
+#define OWNABLE(kind, type, close)                                                                                     \
+    typedef type       kind##_owned_;                                                                                  \
+    static inline void kind##_drop_(kind##_owned_ *x) {                                                                \
+        close;                                                                                                         \
+    }
+OWNABLE(string, char *, cr_free(*x))
+OWNABLE(bytes, uint8_t *, cr_free(*x))
+OWNABLE(floats, float *, cr_free(*x))
+OWNABLE(doubles, double *, cr_free(*x))
+
 /* With a sanitizer everything takes ten times as long. The build without one runs every test in full, so where the same
  * code runs again with other numbers, a build with a sanitizer runs fewer rounds or smaller networks. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -7,14 +7,16 @@
 #include "tests/harness/run_support.h"
 
 /* A tiny run of 26 images: batches of 4, six per epoch. */
-static inline void prepare(struct run *r) {
+static inline struct run prepare(void) {
+    struct run               r;
     static const char *const tiny[] = {"model.arch=custom",  "model.depths=1,1",      "model.widths=4,6",
                                        "model.shortcut=B",   "model.classes=3",       "data.kind=synthetic",
                                        "data.image_size=8",  "data.crop=pad",         "data.train_images=26",
                                        "data.val_images=5",  "data.workers=1",        "train.batch=4",
                                        "train.epochs=2",     "train.device=cpu",      "train.threads=1",
                                        "optim.nesterov=yes", "train.save_every=1000", "schedule.warmup_epochs=0.5"};
-    prepare_run_with(r, tiny, CR_COUNT(tiny));
+    prepare_run_with(&r, tiny, CR_COUNT(tiny));
+    return r;
 }
 
 static inline cr_status train(const struct run *base, const char *name, const char *resume, bool force,
@@ -47,6 +49,7 @@ static inline void close_session(struct opened *o) {
     cr_session_close(&o->session);
     cr_config_close(o->config);
 }
+OWNABLE(opened, struct opened, close_session(x))
 
 /* The number after "key": in JSON; NaN without it. */
 static inline double json_number(const char *text, const char *key) {
@@ -75,8 +78,7 @@ static inline void changes_the_weights(const struct run *r, const char *changed)
 }
 /* Both, for a run with these keys (ended by NULL). */
 static inline void keys_resume(const char *changed, int total, const char *const *keys) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     for (; *keys; keys++) give(&r, *keys);
     resumes_bitwise(&r, total, 1);
     changes_the_weights(&r, changed);

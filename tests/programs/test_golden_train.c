@@ -6,6 +6,7 @@
 #include "session/checkpoint_tensors.h"
 #include "session/session.h"
 #include "tests/harness/executor_poison.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test_gpu.h"
 
 #include <stdlib.h>
@@ -233,12 +234,12 @@ static bool teacher_is_unchanged(struct cr_session *s) {
 }
 
 static void train(const struct golden *g, struct variant v) {
-    const struct cr_config *c;
-    struct cr_session       s, want;
-    char                    path[512];
-    long                    first_batch;
-    double                  expected[STEPS];
-    int                     n = 0, steps = v.precision ? 1 : STEPS;
+    OWNED(config)  c = NULL;
+    OWNED(session) s = {0}, want = {0};
+    char           path[512];
+    long           first_batch;
+    double         expected[STEPS];
+    int            n = 0, steps = v.precision ? 1 : STEPS;
     REQUIRE(read_losses(g->name, steps, &first_batch, expected));
     while (n < OVERRIDES && g->overrides[n]) n++;
     const char  *overrides[OVERRIDES + 7];
@@ -291,9 +292,6 @@ static void train(const struct golden *g, struct variant v) {
            : v.fuse            ? "fused"
                                : "plain",
            v.reuse ? "reuse" : "apart", v.poison ? " poisoned" : "", worst, gap, farthest);
-    cr_session_close(&s);
-    cr_session_close(&want);
-    cr_config_close(c);
 }
 
 /* With a sanitizer, each variant has a sixth of the runs, so that each run is in one variant. */

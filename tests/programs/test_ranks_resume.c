@@ -2,18 +2,18 @@
  * forked processes that communicate over shared memory. */
 #include "tests/harness/ranks_support.h"
 
-static void prepare(struct run *r) {
-    prepare_run(r);
-    give(r, "train.device=cpu");
-    give(r, "train.precision=fp32");
+static struct run prepare(void) {
+    struct run r = prepare_run();
+    give(&r, "train.device=cpu");
+    give(&r, "train.precision=fp32");
+    return r;
 }
 
 /* A checkpoint of two ranks in the middle of an epoch: one rank and four ranks resume with the same images in the
  * same updates. */
 static void check_resume(int size) {
-    struct run r;
+    struct run r = prepare();
     double     whole[STEPS_MAX], parts[STEPS_MAX];
-    prepare(&r);
     give(&r, "model.sync_bn=yes");
     give(&r, "train.batch=12");
     CHECK(TRAIN(2, &r, "whole", "train.steps=20") == 0);
@@ -33,8 +33,7 @@ TEST(two_ranks_save_four_resume) {
 /* Without synchronised BN: the running statistics of each rank are in the state. Steps 7 and 11 are not due for
  * saving, as when a signal arrives: saving and evaluating must not change later results. */
 static void check_unscheduled(int size, const char *batch) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     give(&r, batch);
     give(&r, "ema.decay=0.9");
     CHECK(TRAIN(size, &r, "whole", "train.steps=20") == 0);
@@ -56,8 +55,7 @@ TEST(ranks_resume_bitwise_identically) {
 /* The state of each rank is for the same number of ranks; another number uses the mean, and refuses a state that
  * does not fit. */
 TEST(rank_statistics_need_the_same_ranks) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     CHECK(TRAIN(2, &r, "run", "train.batch=12", "train.steps=5") == 0);
     CHECK(RESUME(4, &r, "run", "train.steps=8") == 0);
     CHECK(RESUME(1, &r, "run", "train.steps=10") == 0);
@@ -68,8 +66,7 @@ TEST(rank_statistics_need_the_same_ranks) {
 
 /* BN per rank: saved averages of running statistics are means over all ranks, and runs resume from them. */
 static void averages_resume(const char *const keys[3]) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     give(&r, "train.batch=12");
     for (int i = 0; i < 3; i++) give(&r, keys[i]);
     CHECK(TRAIN(2, &r, "whole", "train.steps=20") == 0);
@@ -86,8 +83,7 @@ TEST(averages_resume_bitwise_identically) {
 
 /* Ten images cannot be divided among four ranks. */
 TEST(an_indivisible_batch_is_refused) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     CHECK(TRAIN(2, &r, "run", "train.batch=5", "train.steps=3") == 0);
     CHECK(RESUME(4, &r, "run", "train.steps=6") == 2);
 }

@@ -3,10 +3,11 @@
  * shared memory. */
 #include "tests/harness/ranks_support.h"
 
-static void prepare(struct run *r) {
-    prepare_run(r);
-    give(r, "train.device=cpu");
-    give(r, "train.precision=fp32");
+static struct run prepare(void) {
+    struct run r = prepare_run();
+    give(&r, "train.device=cpu");
+    give(&r, "train.precision=fp32");
+    return r;
 }
 
 /* ---- like one rank with the whole batch ---- */
@@ -14,10 +15,9 @@ static void prepare(struct run *r) {
 /* With synchronised BN, k ranks compute the results of one rank, except for rounding. `spread`: the distance between
  * runs of one rank whose kernels sum in another order. */
 static void check_like_one(int size, const char *batch, const char *accumulate) {
-    struct run r;
+    struct run r = prepare();
     double     one[STEPS_MAX], plain[STEPS_MAX], three[STEPS_MAX], many[STEPS_MAX], spread = 0, far = 0;
     const int  steps = TEST_SANITIZED ? 8 : 50;
-    prepare(&r);
     give(&r, TEST_SANITIZED ? "train.steps=8" : "train.steps=50");
     CHECK(TRAIN(1, &r, "one", "train.batch=24") == 0);
     CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.fuse=no", "train.threads=2") == 0);
@@ -50,8 +50,7 @@ TEST(settings_are_those_of_the_whole_batch) {
                     {"train.clip_norm=0.1", "train.batch=24", "train.batch=12"},
                     {"data.image_sizes=8@0,12@1", "train.batch=72", "train.batch=36"}};
     for (size_t i = 0; i < CR_COUNT(settings); i++) {
-        struct run r;
-        prepare(&r);
+        struct run r = prepare();
         give(&r, settings[i].key);
         CHECK(TRAIN(1, &r, "one", settings[i].batch_one, "train.steps=5") == 0);
         CHECK(TRAIN(2, &r, "two", settings[i].batch_two, "train.steps=5", "model.sync_bn=yes") == 0);
@@ -61,9 +60,8 @@ TEST(settings_are_those_of_the_whole_batch) {
 
 /* Without synchronised BN each rank normalises by its own images: the results differ, but not much. */
 TEST(without_sync_bn_results_differ) {
-    struct run r;
+    struct run r = prepare();
     double     one[STEPS_MAX], two[STEPS_MAX];
-    prepare(&r);
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5") == 0);
     CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=5") == 0);
     CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
@@ -73,8 +71,7 @@ TEST(without_sync_bn_results_differ) {
 /* Images are mixed with the same partners for any number of ranks. */
 TEST(mixed_images_are_the_same) {
     static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
-    struct run               r;
-    prepare(&r);
+    struct run               r         = prepare();
     give(&r, "model.sync_bn=yes");
     give(&r, "data.mixup=0.4");
     give(&r, "data.cutmix=1");
@@ -88,9 +85,8 @@ TEST(mixed_images_are_the_same) {
 
 /* Each image has the same masks for any number of ranks. */
 TEST(dropped_images_are_the_same) {
-    struct run r;
+    struct run r = prepare();
     double     one[STEPS_MAX], other[STEPS_MAX];
-    prepare(&r);
     give(&r, "model.sync_bn=yes");
     give(&r, "model.stochastic_depth=0.6");
     give(&r, "model.dropout=0.4");
@@ -107,10 +103,9 @@ TEST(schedules_of_pruning_are_the_same) {
     static const char *const keys[][4] = {
         {"prune.schedule=acdc", "prune.start=0.25", "prune.sparse_epochs=0.25", "prune.dense_epochs=0.25"},
         {"prune.schedule=rigl", "prune.scope=erk", "prune.frequency=3", "prune.drop_fraction=0.5"}};
-    struct run r;
-    double     one[STEPS_MAX], plain[STEPS_MAX];
+    double one[STEPS_MAX], plain[STEPS_MAX];
     for (size_t k = 0; k < CR_COUNT(keys); k++) {
-        prepare(&r);
+        struct run r = prepare();
         CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=12", "model.sync_bn=yes") == 0);
         give(&r, "model.sync_bn=yes");
         give(&r, "prune.sparsity=0.7");
@@ -127,8 +122,7 @@ TEST(schedules_of_pruning_are_the_same) {
 /* ---- bitwise identical results ---- */
 
 TEST(equal_ranks_are_bitwise_identical) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     CHECK(TRAIN(3, &r, "a", "train.batch=8", "train.steps=7") == 0);
     CHECK(TRAIN(3, &r, "b", "train.batch=8", "train.steps=7", "data.workers=0") == 0);
     CHECK(same_weights(&r, "a", "b"));
@@ -136,8 +130,7 @@ TEST(equal_ranks_are_bitwise_identical) {
 
 /* However the gradients are split into buckets, each is added once. */
 TEST(buckets_are_bitwise_identical) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     CHECK(TRAIN(2, &r, "a", "train.batch=8", "train.steps=5") == 0);
     CHECK(TRAIN(2, &r, "b", "train.batch=8", "train.steps=5", "ranks.bucket_mib=25") == 0);
     CHECK(TRAIN(2, &r, "c", "train.batch=8", "train.steps=5", "ranks.bucket_mib=0.001") == 0);
@@ -152,10 +145,9 @@ TEST(learning_rate_scales_with_the_batch) {
         double      lr;
     } rules[] = {{"none", 0.02}, {"linear", 0.08}, {"sqrt", 0.04}};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
-        struct run r;
+        struct run r = prepare();
         char       rule[SUPPORT_PATH], path[SUPPORT_PATH], line[1024];
         double     lr = 0;
-        prepare(&r);
         CHECK(TRAIN(2, &r, "run", "train.batch=6", "train.accumulate=2", "train.steps=2", "optim.lr_base_batch=6",
                     "schedule.kind=constant", text_into(rule, "optim.lr_scaling=%s", rules[i].rule)) == 0);
         FILE *f = fopen(text_into(path, "%s/run/log.jsonl", r.dir), "r");
@@ -171,8 +163,7 @@ TEST(learning_rate_scales_with_the_batch) {
 TEST(other_rules_and_averages) {
     static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars", "optim.kind=muon"};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
-        struct run r;
-        prepare(&r);
+        struct run r = prepare();
         give(&r, rules[i]);
         give(&r, "ema.decay=0.9");
         CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5", "optim.lr=0.01") == 0);
@@ -187,9 +178,8 @@ TEST(other_rules_and_averages) {
 
 /* Rank 0 searches for the largest batch size; all ranks train with it, under the memory limit of the search. */
 TEST(one_batch_size_is_found_for_all) {
-    struct run r;
+    struct run r = prepare();
     double     loss[STEPS_MAX];
-    prepare(&r);
     CHECK(TRAIN(2, &r, "run", "train.batch=auto", "memory.limit=3MiB", "train.steps=2") == 0);
     CHECK(losses_of(&r, "run", loss) == 2);
 }
@@ -197,9 +187,8 @@ TEST(one_batch_size_is_found_for_all) {
 /* Gradients are sent in 16 bits: results are close, but not identical. */
 TEST(gradients_may_be_sent_in_16_bits) {
     static const char *const types[] = {"ranks.reduce=fp16", "ranks.reduce=bf16"};
-    struct run               r;
+    struct run               r       = prepare();
     double                   wide[STEPS_MAX], half[STEPS_MAX];
-    prepare(&r);
     CHECK(TRAIN(2, &r, "wide", "train.batch=8", "train.steps=5") == 0);
     for (size_t i = 0; i < CR_COUNT(types); i++) {
         CHECK(TRAIN(2, &r, i ? "bf16" : "fp16", "train.batch=8", "train.steps=5", types[i]) == 0);
@@ -218,10 +207,9 @@ static long number_of(const char *line, const char *key) {
 
 /* 37 images in batches of 4: the last rank has fewer images, sometimes none. */
 static void check_evaluation(int size, const char *eval_batch) {
-    struct run r;
+    struct run r = prepare();
     char       path[SUPPORT_PATH], line[1024];
     long       images = -1;
-    prepare(&r);
     CHECK(TRAIN(size, &r, "run", "train.batch=6", "train.steps=3", eval_batch) == 0);
     FILE *f = fopen(text_into(path, "%s/run/log.jsonl", r.dir), "r");
     while (f && fgets(line, sizeof line, f))

@@ -28,8 +28,8 @@ TEST(results_follow_from_the_weights) {
     int32_t            label[IMAGES][2];
     char               path[CR_PATH_MAX];
     struct cr_st_file *file;
-    options.features     = 1;
-    cresnet_model *model = open_run(&options);
+    options.features       = 1;
+    OWNED(api_model) model = open_run(&options);
     REQUIRE(model);
     cresnet_output_init(&output);
     output.top           = 2;
@@ -61,20 +61,19 @@ TEST(results_follow_from_the_weights) {
         CHECK_NEAR((double)probability[i][0], 1 / sum, 1e-6);
         CHECK(probability[i][0] >= probability[i][1] && label[i][1] != best);
     }
-    cresnet_close(model);
 }
 
 TEST(all_inputs_give_the_same_logits) {
-    cresnet_error   error;
-    cresnet_options options = api_options(3);
-    cresnet_info    info    = {.size = sizeof info};
-    float           want[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
-    static uint8_t  nchw[IMAGES * API_PIXELS], padded[API_SIZE * 40];
-    static float    values[IMAGES * API_PIXELS], value_nchw[IMAGES * API_PIXELS];
-    cresnet_output  to_want = api_logits(want[0]), to_got = api_logits(got[0]);
-    cresnet_model  *model     = open_run(&options);
-    options.f32_tensors       = 1;
-    cresnet_model *normalised = open_run(&options);
+    cresnet_error    error;
+    cresnet_options  options = api_options(3);
+    cresnet_info     info    = {.size = sizeof info};
+    float            want[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
+    static uint8_t   nchw[IMAGES * API_PIXELS], padded[API_SIZE * 40];
+    static float     values[IMAGES * API_PIXELS], value_nchw[IMAGES * API_PIXELS];
+    cresnet_output   to_want = api_logits(want[0]), to_got = api_logits(got[0]);
+    OWNED(api_model) model      = open_run(&options);
+    options.f32_tensors         = 1;
+    OWNED(api_model) normalised = open_run(&options);
     REQUIRE(model && normalised);
     CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
     for (int i = 0; i < IMAGES; i++)
@@ -102,19 +101,17 @@ TEST(all_inputs_give_the_same_logits) {
     REQUIRE_CALL(cresnet_classify_images(model, pair, 2, &to_got, &error));
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < API_CLASSES; k++) CHECK_NEAR((double)got[i][k], (double)want[i][k], 0);
-    cresnet_close(normalised);
-    cresnet_close(model);
 }
 
 TEST(files_and_their_bytes_give_the_same_results) {
-    cresnet_error   error, image_error[4];
-    cresnet_options options = api_options(2);
-    float           by_path[4][API_CLASSES], by_bytes[4][API_CLASSES];
-    int32_t         label[4];
-    char           *bytes;
-    size_t          count;
-    cresnet_output  output = api_logits(by_path[0]);
-    cresnet_model  *model  = open_run(&options);
+    cresnet_error    error, image_error[4];
+    cresnet_options  options = api_options(2);
+    float            by_path[4][API_CLASSES], by_bytes[4][API_CLASSES];
+    int32_t          label[4];
+    char            *bytes;
+    size_t           count;
+    cresnet_output   output = api_logits(by_path[0]);
+    OWNED(api_model) model  = open_run(&options);
     REQUIRE(model);
     put_image(tmp_path, "good.png", 19, 17, 100);
     put_text(tmp_path, "bad.png", "not an image");
@@ -142,15 +139,14 @@ TEST(files_and_their_bytes_give_the_same_results) {
     CHECK_HAS(error.text, "image 1");
     CHECK_CALL(cresnet_classify_encoded(model, encoded, 1, &output, &error), CRESNET_OK); /* the model still works */
     cr_free(bytes);
-    cresnet_close(model);
 }
 
 TEST(properties_are_those_of_the_run) {
-    cresnet_error   error;
-    cresnet_memory  memory;
-    cresnet_options options = api_options(7);
-    cresnet_info    info    = {.size = sizeof info};
-    cresnet_model  *model   = open_run(&options);
+    cresnet_error    error;
+    cresnet_memory   memory;
+    cresnet_options  options = api_options(7);
+    cresnet_info     info    = {.size = sizeof info};
+    OWNED(api_model) model   = open_run(&options);
     REQUIRE(model);
     REQUIRE_CALL(cresnet_memory_needed(run, &options, &memory, &error));
     CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
@@ -168,7 +164,6 @@ TEST(properties_are_those_of_the_run) {
     CHECK(!cresnet_class_name(model, API_CLASSES) && !cresnet_class_name(model, -1));
     info.size = 1;
     CHECK_CALL(cresnet_get_info(model, &info), CRESNET_ERROR_ARGUMENT);
-    cresnet_close(model);
 }
 
 /* ---- errors ---- */
@@ -236,12 +231,12 @@ struct caller {
 };
 
 static void *call_often(void *argument) {
-    struct caller  *c   = argument;
-    cresnet_model  *own = NULL;
-    cresnet_error   error;
-    cresnet_options options = api_options(2);
-    float           got[IMAGES][API_CLASSES];
-    cresnet_output  output = api_logits(got[0]);
+    struct caller   *c   = argument;
+    OWNED(api_model) own = NULL;
+    cresnet_error    error;
+    cresnet_options  options = api_options(2);
+    float            got[IMAGES][API_CLASSES];
+    cresnet_output   output = api_logits(got[0]);
     if (!c->model && cresnet_open(run, &options, &own, &error) != CRESNET_OK) {
         c->wrong++;
         return NULL;
@@ -254,18 +249,17 @@ static void *call_often(void *argument) {
             memcmp(got, c->want, bytes) != 0)
             c->wrong++;
     }
-    cresnet_close(own);
     return NULL;
 }
 
 TEST(many_threads_get_the_results_of_one) {
-    cresnet_error   error;
-    cresnet_options options = api_options(2);
-    float           want[IMAGES][API_CLASSES];
-    cresnet_output  output = api_logits(want[0]);
-    pthread_t       thread[THREADS];
-    struct caller   caller[THREADS];
-    cresnet_model  *model = open_run(&options);
+    cresnet_error    error;
+    cresnet_options  options = api_options(2);
+    float            want[IMAGES][API_CLASSES];
+    cresnet_output   output = api_logits(want[0]);
+    pthread_t        thread[THREADS];
+    struct caller    caller[THREADS];
+    OWNED(api_model) model = open_run(&options);
     REQUIRE(model);
     REQUIRE_CALL(cresnet_classify_tensor(model, &all_images, &output, &error));
     for (int i = 0; i < THREADS; i++) {
@@ -276,5 +270,4 @@ TEST(many_threads_get_the_results_of_one) {
         (void)pthread_join(thread[i], NULL);
         CHECK_INT(caller[i].wrong, 0);
     }
-    cresnet_close(model);
 }

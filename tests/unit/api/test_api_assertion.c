@@ -108,7 +108,8 @@ static void break_model(enum place place, int threads, int batch, int thread) {
     pthread_t          other;
     cresnet_error      error;
     cresnet_output     output  = api_logits(want[0]);
-    cresnet_model     *healthy = open_model(threads, batch), *earlier = open_model(threads, batch);
+    OWNED(api_model)   healthy = open_model(threads, batch);
+    cresnet_model     *earlier = open_model(threads, batch);
     CHECK_CALL(cresnet_classify_tensor(healthy, &all_images, &output, &error), CRESNET_OK);
     CHECK(memcmp(want, none, sizeof want) != 0);
     CHECK(classifies(earlier, want));
@@ -136,10 +137,8 @@ static void break_model(enum place place, int threads, int batch, int thread) {
     CHECK_CALL(cresnet_classify_tensor(broken, &all_images, &output, &error), CRESNET_ERROR_BROKEN);
     CHECK(classifies(healthy, want));
     cresnet_close(broken);
-    cresnet_model *next = open_model(threads, batch);
+    OWNED(api_model) next = open_model(threads, batch);
     CHECK(next && classifies(next, want) && classifies(healthy, want));
-    cresnet_close(next);
-    cresnet_close(healthy);
 }
 
 static void in_a_process(enum place place, int threads, int batch, int thread) {

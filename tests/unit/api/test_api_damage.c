@@ -33,8 +33,8 @@ static void flip(const char *path, uint64_t bit) {
 
 /* The step from which the run would resume; -1: none. The warnings are not shown. */
 static int64_t resumed_step(void) {
-    char     *found = NULL;
-    const int out = dup(2), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    OWNED(string) found = NULL;
+    const int     out = dup(2), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     dup2(null, 2);
     const cr_status status = cr_ckpt_find_intact(run, &found);
     dup2(out, 2);
@@ -42,19 +42,17 @@ static int64_t resumed_step(void) {
     close(null);
     if (status != CR_OK || !found) return -1;
     const int64_t step = strtoll(strrchr(found, '-') + 1, NULL, 10);
-    cr_free(found);
     return step;
 }
 
 static bool library_opens(void) {
     const cresnet_options options = api_options(1);
-    cresnet_model        *model;
+    OWNED(api_model)      model   = NULL;
     cresnet_error         error;
     if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) {
         CHECK(*error.text);
         return false;
     }
-    cresnet_close(model);
     return true;
 }
 

@@ -68,7 +68,7 @@ TEST(wrong_arguments_are_errors) {
     float               want[IMAGES][API_CLASSES];
     cresnet_error       error;
     void               *out = NULL;
-    cresnet_model      *m   = open_model(want);
+    OWNED(api_model)    m   = open_model(want);
     const struct tensor all = tensor_at(images, 1), none = tensor_at(NULL, 1), many = {.device = 1, .dims = 40};
     REQUIRE(m);
     CHECK_CALL(cresnet_classify_dlpack(NULL, &all, NULL, &out, &error), CRESNET_ERROR_ARGUMENT);
@@ -88,7 +88,6 @@ TEST(wrong_arguments_are_errors) {
         if (status == CRESNET_OK) ((struct managed *)out)->deleter(out);
     }
     CHECK_INT(cr_alloc_live(), live);
-    cresnet_close(m);
 }
 
 /* ---- a device with streams ---- */

@@ -21,13 +21,12 @@ static void check_tensor(cresnet_model *model, const void *bytes, cresnet_tensor
     CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
     for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) {
         struct guarded from = guard_copy(bytes, count, (enum guard_side)side);
-        struct guarded to   = guard_alloc(sizeof want, (enum guard_side)side);
+        OWNED(guarded) to   = guard_alloc(sizeof want, (enum guard_side)side);
         tensor.data         = from.bytes;
         output.logits       = (float *)(void *)to.bytes;
         CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
         CHECK(memcmp(to.bytes, want, sizeof want) == 0);
         guard_free(&from);
-        guard_free(&to);
     }
 }
 
@@ -36,7 +35,7 @@ static void tensors_at(enum cr_cpu_level level) {
     for (int i = 0; i < IMAGES * API_PIXELS; i++) values[i] = (float)images[i] / 100 - 1;
     for (int layout = CRESNET_NHWC; layout <= CRESNET_NCHW; layout++)
         for (int f32 = 0; f32 < 2; f32++) {
-            cresnet_model *model = open_model(f32);
+            OWNED(api_model) model = open_model(f32);
             REQUIRE(model);
             check_tensor(model, images,
                          (cresnet_tensor){.type = CRESNET_U8, .layout = (cresnet_layout)layout, .count = IMAGES},
@@ -45,7 +44,6 @@ static void tensors_at(enum cr_cpu_level level) {
                 check_tensor(model, values,
                              (cresnet_tensor){.type = CRESNET_F32, .layout = (cresnet_layout)layout, .count = IMAGES},
                              sizeof values);
-            cresnet_close(model);
         }
     (void)level;
 }

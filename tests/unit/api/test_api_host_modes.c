@@ -84,10 +84,10 @@ static bool look(int threads, struct seen *out) {
     cresnet_output  output  = api_logits(out->tensor[0]);
     const char     *file    = in_folder("image.png");
     memset(out, 0, sizeof *out);
-    options.threads      = threads;
-    options.f32_tensors  = 1;
-    options.config       = in_folder("labels.ini");
-    cresnet_model *model = open_run(&options);
+    options.threads        = threads;
+    options.f32_tensors    = 1;
+    options.config         = in_folder("labels.ini");
+    OWNED(api_model) model = open_run(&options);
     if (!model) return false;
     CHECK_CALL(cresnet_classify_tensor(model, &all_images, &output, &error), CRESNET_OK);
     output               = api_logits(out->file);
@@ -99,7 +99,6 @@ static bool look(int threads, struct seen *out) {
     out->info.size = sizeof out->info;
     CHECK_CALL(cresnet_get_info(model, &out->info), CRESNET_OK);
     out->info.network = out->info.weights = out->info.device = out->info.precision = NULL; /* memory of the model */
-    cresnet_close(model);
     return error.status == CRESNET_OK;
 }
 

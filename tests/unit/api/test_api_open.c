@@ -11,7 +11,7 @@
 static uint8_t pixels[16 * 12 * 3];
 
 TEST(models_that_cannot_be_opened_say_why) {
-    cresnet_model     *model;
+    OWNED(api_model)   model = NULL;
     cresnet_error      error;
     cresnet_options    options = api_options(1);
     static const char *wrong[] = {"model.depths=0"};
@@ -65,7 +65,6 @@ TEST(models_that_cannot_be_opened_say_why) {
     NOT_OPENED(path, CRESNET_ERROR_FORMAT, "cut.safetensors");
     text_into(path, "%s/last/model.safetensors", run);
     REQUIRE_CALL(cresnet_open(path, &options, &model, &error));
-    cresnet_close(model);
 }
 
 TEST(failing_allocations_are_errors_without_leaks) {

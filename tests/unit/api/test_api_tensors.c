@@ -27,13 +27,12 @@ TEST(scattered_images_give_the_logits_of_each) {
     }
     for (int batch = 1; batch <= IMAGES + 1; batch++)
         for (int f32 = 0; f32 < 2; f32++) {
-            cresnet_model *model = open_with(batch, f32);
+            OWNED(api_model) model = open_with(batch, f32);
             REQUIRE(model);
             memset(got, 0, sizeof got);
             CHECK_CALL(cresnet_classify_tensor(model, &all_images, &to_one, &error), CRESNET_OK);
             CHECK_CALL(cresnet_classify_tensors(model, list, used, &to_got, &error), CRESNET_OK);
             for (int i = 0; i < IMAGES; i++) CHECK(memcmp(got[i], one[order[i]], sizeof got[i]) == 0);
-            cresnet_close(model);
         }
 }
 
@@ -44,7 +43,7 @@ TEST(wrong_lists_of_tensors_are_errors) {
     const cresnet_tensor bytes  = {.data = images, .type = CRESNET_U8, .count = 1};
     const cresnet_tensor reals  = {.data = values, .type = CRESNET_F32, .count = 1};
     cresnet_tensor       list[] = {bytes, reals}, large[3];
-    cresnet_model       *model  = open_with(2, 1);
+    OWNED(api_model)     model  = open_with(2, 1);
     REQUIRE(model);
     CHECK_CALL(cresnet_classify_tensors(model, list, 2, &output, &error), CRESNET_ERROR_ARGUMENT);
     CHECK_HAS(error.text, "tensors[0] and tensors[1] differ");
@@ -57,15 +56,14 @@ TEST(wrong_lists_of_tensors_are_errors) {
     CHECK_HAS(error.text, "6442450941 images");
     CHECK_CALL(cresnet_classify_tensors(model, NULL, 0, &output, &error), CRESNET_OK);
     CHECK_CALL(cresnet_classify_tensors(model, list, 1, &output, &error), CRESNET_OK);
-    cresnet_close(model);
 }
 
 TEST(prepared_files_are_what_is_classified) {
-    cresnet_error  error, image_error[3];
-    uint8_t        prepared[3 * API_PIXELS];
-    float          want[2][API_CLASSES], got[2][API_CLASSES];
-    cresnet_output to_want = api_logits(want[0]), to_got = api_logits(got[0]);
-    cresnet_model *model = open_with(2, 0);
+    cresnet_error    error, image_error[3];
+    uint8_t          prepared[3 * API_PIXELS];
+    float            want[2][API_CLASSES], got[2][API_CLASSES];
+    cresnet_output   to_want = api_logits(want[0]), to_got = api_logits(got[0]);
+    OWNED(api_model) model = open_with(2, 0);
     REQUIRE(model);
     put_image(tmp_path, "good.png", 19, 17, 100);
     put_text(tmp_path, "bad.png", "not an image");
@@ -87,7 +85,6 @@ TEST(prepared_files_are_what_is_classified) {
     CHECK_HAS(error.text, "out is NULL");
     CHECK_CALL(cresnet_prepare_files(model, NULL, 1, prepared, NULL, &error), CRESNET_ERROR_ARGUMENT);
     CHECK_CALL(cresnet_prepare_files(model, NULL, 0, NULL, NULL, &error), CRESNET_OK);
-    cresnet_close(model);
 }
 
 /* Against a search for the best class that is not yet ranked. Logits of few values have many ties. */
@@ -127,9 +124,9 @@ TEST(settings_give_rectangles_and_views) {
     uint8_t           mirrored[BYTES];
     float             one[API_CLASSES], other[API_CLASSES], mean[API_CLASSES];
     cresnet_output    to_one = api_logits(one), to_other = api_logits(other), to_mean = api_logits(mean);
-    options.settings      = settings;
-    options.setting_count = 2;
-    cresnet_model *model  = open_run(&options);
+    options.settings       = settings;
+    options.setting_count  = 2;
+    OWNED(api_model) model = open_run(&options);
     REQUIRE(model);
     CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
     CHECK(info.image_size == API_SIZE && info.image_width == WIDTH);
@@ -145,5 +142,4 @@ TEST(settings_give_rectangles_and_views) {
     CHECK_CALL(cresnet_classify_images(model, &image, 1, &to_mean, &error), CRESNET_OK);
     for (int k = 0; k < API_CLASSES; k++) CHECK_NEAR(mean[k], (one[k] + other[k]) / 2, 1e-6);
     CHECK(memcmp(one, other, sizeof one) != 0);
-    cresnet_close(model);
 }

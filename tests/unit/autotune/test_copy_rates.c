@@ -83,8 +83,8 @@ static void set_rates(double out, double in, double latency) {
 }
 
 TEST(rates_are_measured_once_and_saved) {
-    const char *path = in_folder("kernel_times.txt"), *other = in_folder("other.txt");
-    char       *text = NULL;
+    const char   *path = in_folder("kernel_times.txt"), *other = in_folder("other.txt");
+    OWNED(string) text = NULL;
     set_rates(50e9, 40e9, 5e-6);
     const struct cr_cost_model first = checked(path, NULL, &text);
     CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* the few bytes of a small copy count as latency */
@@ -108,7 +108,6 @@ TEST(rates_are_measured_once_and_saved) {
     const struct cr_cost_model third = checked(other, text, NULL);
     CHECK_INT(copies, 0);
     CHECK(third.to_host_bytes_per_s == first.to_host_bytes_per_s && third.copy_latency_s == first.copy_latency_s);
-    cr_free(text);
 }
 
 /* The option --kernel-times reads the rates of another device. */
@@ -141,14 +140,13 @@ TEST(rates_of_another_device_are_read) {
 }
 
 TEST(without_memory_default_rates_are_used) {
-    char *text = NULL;
+    OWNED(string) text = NULL;
     set_rates(50e9, 40e9, 5e-6);
     memory_max                   = 1 << 20;
     const struct cr_cost_model t = checked("", NULL, &text);
     CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9);
     CHECK(text && !strstr(text, "fake.out"));
     CHECK_INT(copies, 0);
-    cr_free(text);
 }
 
 /* A plan needs seconds: those of a copy follow from its bytes, a barrier takes none. */

@@ -1,6 +1,7 @@
 /* tests/unit/autotune/test_cost_file.c: the file of the cost table: it is ignored when it does not fit or is corrupt,
  * processes share it, and it never stops a run. */
 #include "tests/harness/cost_table_support.h"
+#include "tests/harness/owned.h"
 
 TEST(mismatched_file_is_ignored) {
     static const char *const corrupt[] = {"",
@@ -9,7 +10,7 @@ TEST(mismatched_file_is_ignored) {
                                           "\x7f\x45LF",
                                           "cresnet costs 3\tGPU A, driver 1\n",
                                           "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n"};
-    struct fixture           s;
+    OWNED(fixture)           s         = {0};
     fixture_begin(&s);
     best(&s);
     cr_cost_table_flush(s.table);
@@ -21,7 +22,6 @@ TEST(mismatched_file_is_ignored) {
         fixture_reopen(&s, "GPU A, driver 1");
         CHECK(best(&s).kernel == 1 && measured(&s) == 3);
     }
-    fixture_close(&s);
 }
 
 /* The result of a run that measured: the text of the file. */
@@ -55,49 +55,43 @@ TEST(corrupt_line_invalidates_the_file) {
                                         "1\t-\t0\trelu x\n",
                                         "100000000001\tfake.a\t0\trelu x\n",
                                         "99999999999999999999\tfake.a\t0\trelu x\n"};
-    struct fixture           s;
-    char                    *text = NULL;
+    OWNED(fixture)           s       = {0};
+    OWNED(string)            text    = NULL;
     begin_with_file(&s, &text);
     for (size_t i = 0; i < CR_COUNT(lines); i++) {
-        struct cr_text corrupt = {0};
+        OWNED(text) corrupt = {0};
         add_line_and_checksum(text, lines[i], &corrupt);
         check_dropped(&s, corrupt.data, corrupt.length);
-        cr_text_free(&corrupt);
     }
     /* bytes after a zero must be read, although the checksum of the bytes before it is valid */
     static const char hidden[] = "1\tfake.a\t0\trelu x\n";
     char             *sum      = strstr(text, "\nsum\t");
     REQUIRE(sum);
-    const size_t before = (size_t)(sum + 1 - text), last = strlen(sum + 1), length = before + sizeof hidden + last;
-    char        *whole = cr_alloc(length, 1);
+    const size_t  before = (size_t)(sum + 1 - text), last = strlen(sum + 1), length = before + sizeof hidden + last;
+    OWNED(string) whole = cr_alloc(length, 1);
     REQUIRE(whole);
     memcpy(whole, text, before);
     memcpy(whole + before + 1, hidden, sizeof hidden - 1);
     memcpy(whole + before + sizeof hidden, sum + 1, last);
     check_dropped(&s, whole, length);
-    cr_free(whole);
-    cr_free(text);
-    fixture_close(&s);
 }
 
 /* A changed kernel or algo could name one that cannot run. */
 TEST(edited_file_is_ignored) {
-    struct fixture s;
-    char          *text = NULL;
+    OWNED(fixture) s    = {0};
+    OWNED(string)  text = NULL;
     begin_with_file(&s, &text);
     char *algo = strstr(text, "\t1\trelu");
     REQUIRE(algo);
     algo[1] = '7';
     check_dropped(&s, text, strlen(text));
-    cr_free(text);
-    fixture_close(&s);
 }
 
 /* A valid line of another signature does no harm. */
 TEST(line_of_another_op_is_ignored) {
-    struct fixture s;
-    struct cr_text more = {0};
-    char          *text = NULL;
+    OWNED(string)  text = NULL;
+    OWNED(text)    more = {0};
+    OWNED(fixture) s    = {0};
     fixture_begin(&s);
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
@@ -105,19 +99,15 @@ TEST(line_of_another_op_is_ignored) {
     REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
     fixture_reopen(&s, "GPU A, driver 1");
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    fixture_close(&s);
-    cr_text_free(&more);
-    cr_free(text);
 }
 
 TEST(pipe_as_file_does_not_block) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     char           dir[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(dir);
     CHECK_INT(mkfifo(text_into(path, "%s/kernel_times.txt", dir), 0600), 0);
     fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    fixture_close(&s);
 }
 
 /* Each process wrote its measurements: neither is lost. */

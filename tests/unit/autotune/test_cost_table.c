@@ -2,9 +2,10 @@
  * given time, so the fastest candidate is known. Checks the choice, which kernels are measured, the file and its
  * faults, and the table of a checkpoint. */
 #include "tests/harness/cost_table_support.h"
+#include "tests/harness/owned.h"
 
 TEST(fastest_kernel_and_algo_is_selected) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_begin(&s);
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1); /* kernel c is faster and not deterministic */
@@ -15,7 +16,6 @@ TEST(fastest_kernel_and_algo_is_selected) {
     cost                                                    = best(&s);
     CHECK(cost.kernel == 2 && measured(&s) == 7);
     CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as every launch in a captured graph */
-    fixture_close(&s);
 }
 
 static double estimate_s;
@@ -31,7 +31,7 @@ TEST(kernel_ruled_out_by_its_estimate_is_not_measured) {
         int    kernel, measured;
     } v[] = {{0, 2, 4}, {0.99 * CR_ESTIMATE_MARGIN * 1e-4, 2, 4}, {1.01 * CR_ESTIMATE_MARGIN * 1e-4, 1, 3}};
     for (size_t i = 0; i < CR_COUNT(v); i++) {
-        struct fixture s;
+        OWNED(fixture) s = {0};
         fixture_begin(&s);
         s.device.options.deterministic = false; /* kernel c, the fastest, too */
         kernel_c.estimate              = estimate;
@@ -39,7 +39,6 @@ TEST(kernel_ruled_out_by_its_estimate_is_not_measured) {
         CHECK_INT(best(&s).kernel, v[i].kernel);
         CHECK_INT(measured(&s), v[i].measured);
         kernel_c.estimate = NULL;
-        fixture_close(&s);
     }
 }
 
@@ -47,7 +46,7 @@ TEST(kernel_ruled_out_by_its_estimate_is_not_measured) {
  * kernels. */
 TEST(enqueue_time_is_not_counted) {
     static const double now[3][2] = {{11e-6, 0}, {14e-6, 9e-6}, {12e-6, 0}}, enqueue[3] = {40e-6, 40e-6, 2e-6};
-    struct fixture      s;
+    OWNED(fixture)      s = {0};
     fixture_begin(&s);
     s.device.options.deterministic = false; /* all three kernels */
     memcpy(takes, now, sizeof takes);
@@ -55,27 +54,25 @@ TEST(enqueue_time_is_not_counted) {
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 9e-6) < 2e-9);
-    fixture_close(&s);
 }
 
 /* The time of events does not count either: with it, two short launches would look alike. */
 TEST(event_time_is_not_counted) {
     static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
-    struct fixture      s;
+    OWNED(fixture)      s         = {0};
     fixture_begin(&s);
     memcpy(takes, now, sizeof takes);
     event_s                   = 5e-6;
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 2e-6) < 2e-9);
-    fixture_close(&s);
 }
 
 /* Inputs are noise, although earlier ops wrote to the same memory: for small inputs, for inputs larger than the noise
  * buffer, and when measured again. */
 TEST(inputs_are_noise_each_time) {
     static const int64_t images[] = {2, 9000, 3, 700, 4, 8999, 5, 9001};
-    struct fixture       s;
+    OWNED(fixture)       s        = {0};
     fixture_begin(&s);
     memory_max = 16 << 20;
     for (size_t i = 0; i < CR_COUNT(images); i++) {
@@ -87,11 +84,10 @@ TEST(inputs_are_noise_each_time) {
         CHECK_INT(not_noise, 0);
     }
     CHECK(measured(&s) > 3 * 5 && launches > 3 * 5 * 3);
-    fixture_close(&s);
 }
 
 TEST(known_times_are_not_measured_again) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_begin(&s);
     best(&s);
     best(&s);
@@ -107,7 +103,6 @@ TEST(known_times_are_not_measured_again) {
     s.program.tensor[0].dtype = s.program.tensor[1].dtype = CR_BF16;
     best(&s);
     CHECK(measured(&s) == 3);
-    fixture_close(&s);
 }
 
 /* The other run measured the fastest kernel as slow. */
@@ -119,8 +114,8 @@ static void make_slow(char *text) {
 }
 
 TEST(checkpoint_table_takes_precedence) {
-    struct fixture s;
-    char          *text = NULL;
+    OWNED(string)  text = NULL;
+    OWNED(fixture) s    = {0};
     fixture_begin(&s);
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
@@ -134,14 +129,12 @@ TEST(checkpoint_table_takes_precedence) {
     CHECK_HAS(cr_error_message(), "another device");
     CHECK(cr_cost_table_load_fixed(s.table, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
-    fixture_close(&s);
-    cr_free(text);
 }
 
 /* The kernel that the choice of a checkpoint used no longer exists. */
 TEST(missing_kernel_is_reported) {
-    struct fixture s;
-    char          *text = NULL;
+    OWNED(string)  text = NULL;
+    OWNED(fixture) s    = {0};
     fixture_begin(&s);
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
@@ -151,8 +144,6 @@ TEST(missing_kernel_is_reported) {
     CHECK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
-    fixture_close(&s);
-    cr_free(text);
 }
 
 /* The entries of a checkpoint are for its run only: the file of the user keeps its own entries and gets the new
@@ -190,8 +181,8 @@ TEST(checkpoint_table_is_not_written_to_the_file) {
 
 /* A candidate that needs more memory than is available could not run either; with more memory it is tried again. */
 TEST(candidates_without_memory_are_not_selected) {
-    struct fixture s;
-    char          *text = NULL;
+    OWNED(string)  text = NULL;
+    OWNED(fixture) s    = {0};
     fixture_begin(&s);
     workspace[1] = 2 << 20;
     CHECK(best(&s).kernel == 0 && fabs(best(&s).seconds - 3e-4) < 2e-9);
@@ -200,8 +191,6 @@ TEST(candidates_without_memory_are_not_selected) {
     cr_cost_table_flush(s.table);
     fixture_reopen(&s, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    fixture_close(&s);
-    cr_free(text);
 }
 
 /* Every option that changes the set of kernels, or their results, is part of the signature. */
@@ -209,11 +198,11 @@ TEST(attributes_are_distinguished) {
     static const enum cr_op_kind kinds[] = {CR_OP_s2d_filter_grad, CR_OP_bn_grad_finalize, CR_OP_dense_wgrad,
                                             CR_OP_dense_bgrad, CR_OP_conv_wgrad};
     struct cr_device             device  = {0};
-    struct cr_program            p;
+    OWNED(program)               p       = {0};
     cr_program_init(&p, "p", NULL);
     for (size_t i = 0; i < CR_COUNT(kinds); i++) {
-        struct cr_op   op    = cr_op_make(kinds[i], CR_NONE);
-        struct cr_text plain = {0}, adds = {0};
+        struct cr_op op    = cr_op_make(kinds[i], CR_NONE);
+        OWNED(text)  plain = {0}, adds = {0};
         CHECK_STATUS(cr_cost_signature(&device, &p, &op, &plain), CR_OK);
         if (op.kind == CR_OP_bn_grad_finalize)
             op.attr.bn.accumulate = true;
@@ -223,18 +212,15 @@ TEST(attributes_are_distinguished) {
             op.attr.conv.accumulate = true;
         CHECK_STATUS(cr_cost_signature(&device, &p, &op, &adds), CR_OK);
         CHECK(plain.data && adds.data && strcmp(plain.data, adds.data) != 0);
-        cr_text_free(&plain);
-        cr_text_free(&adds);
     }
-    cr_program_free(&p);
 }
 
 /* Checkpoints of version 0.3 hold times under these keys. A key that changes makes a resumed run measure again. */
 TEST(keys_are_those_of_version_0_3) {
-    struct cr_device  device  = {.options.deterministic = true};
-    struct cr_text    text[4] = {{0}};
-    struct cr_program p;
-    struct cr_op      conv = cr_op_make(CR_OP_conv, CR_NONE), pool = cr_op_make(CR_OP_maxpool, CR_NONE),
+    struct cr_device device  = {.options.deterministic = true};
+    struct cr_text   text[4] = {{0}};
+    OWNED(program)   p       = {0};
+    struct cr_op     conv = cr_op_make(CR_OP_conv, CR_NONE), pool = cr_op_make(CR_OP_maxpool, CR_NONE),
                  loss = cr_op_make(CR_OP_loss_grad, CR_NONE), gram = cr_op_make(CR_OP_gram_dgrad, CR_NONE);
     cr_program_init(&p, "p", NULL);
     conv.in[CR_IN_conv_x]   = cr_tensor_add(&p, "x", CR_F16, CR_REGION_POOL, 2, 8, 8, 16);
@@ -254,18 +240,17 @@ TEST(keys_are_those_of_version_0_3) {
     CHECK_STR(text[2].data, "loss_grad bce several focal ->");
     CHECK_STR(text[3].data, "gram_dgrad s2 ->");
     for (size_t i = 0; i < CR_COUNT(text); i++) cr_text_free(&text[i]);
-    cr_program_free(&p);
 }
 
 /* The kernel of one loss computes another loss wrongly. */
 TEST(losses_are_distinguished) {
-    const struct cr_loss_attr losses[] = {{.smoothing = 0.1f},
-                                          {.sigmoid = true},
-                                          {.sigmoid = true, .several = true},
-                                          {.gamma = 2},
-                                          {.sigmoid = true, .gamma = 2}};
-    struct cr_device          device   = {0};
-    struct cr_program         p;
+    const struct cr_loss_attr losses[]               = {{.smoothing = 0.1f},
+                                                        {.sigmoid = true},
+                                                        {.sigmoid = true, .several = true},
+                                                        {.gamma = 2},
+                                                        {.sigmoid = true, .gamma = 2}};
+    struct cr_device          device                 = {0};
+    OWNED(program)            p                      = {0};
     struct cr_text            text[CR_COUNT(losses)] = {{0}};
     cr_program_init(&p, "p", NULL);
     for (enum cr_op_kind kind = CR_OP_loss;; kind = CR_OP_loss_grad) {
@@ -278,7 +263,6 @@ TEST(losses_are_distinguished) {
         for (size_t i = 0; i < CR_COUNT(losses); i++) cr_text_free(&text[i]);
         if (kind == CR_OP_loss_grad) break;
     }
-    cr_program_free(&p);
 }
 
 static bool refuses(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -287,7 +271,7 @@ static bool refuses(const struct cr_device *device, const struct cr_program *p, 
 
 /* A table from a file names the fastest kernel, which does not compute this op. */
 TEST(a_kernel_that_refuses_the_op_is_not_selected) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     size_t         bytes;
     fixture_begin(&s);
     const struct cr_cost_model model = cr_cost_table_model(s.table);
@@ -297,13 +281,11 @@ TEST(a_kernel_that_refuses_the_op_is_not_selected) {
     CHECK_STATUS(model.select(model.self, &s.program, &s.op, &bytes), CR_OK);
     CHECK_INT(s.op.kernel, 0);
     kernel_b.accepts = NULL;
-    fixture_close(&s);
 }
 
 TEST(without_scratch_memory_the_first_kernel_is_selected) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_begin(&s);
     memory_max = 0;
     CHECK(best(&s).kernel == 0 && best(&s).algo == 0 && launches == 0);
-    fixture_close(&s);
 }

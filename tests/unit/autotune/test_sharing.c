@@ -94,13 +94,12 @@ static void let_time_pass(struct fixture *s) {
 
 /* Whether the file has the times for this batch size, so that a next process measures nothing. */
 static bool is_saved(const char *dir, int64_t batch) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_open(&s, dir, "GPU A, driver 1");
     resize(&s, batch);
     CHECK(best(&s).algo == 1);
     const int64_t count = measured(&s);
     CHECK(count == 0 || count == 3);
-    fixture_close(&s);
     return count == 0;
 }
 
@@ -238,7 +237,7 @@ static int exit_code(pid_t child) {
 
 /* Two first starts: the second one waits for the first one and measures nothing. */
 TEST(second_process_waits_and_reads) {
-    struct fixture s, second;
+    OWNED(fixture) s = {0}, second = {0};
     char           dir[SUPPORT_PATH], lock[SUPPORT_PATH + 20];
     make_folder(dir);
     fixture_open(&s, dir, "GPU A, driver 1");
@@ -252,13 +251,11 @@ TEST(second_process_waits_and_reads) {
     cr_cost_table_flush(s.table);
     CHECK_INT(exit_code(child), 0);
     CHECK(access(lock, F_OK) != 0);
-    fixture_close(&second);
-    fixture_close(&s);
 }
 
 /* A killed process leaves the lock file, but no lock. Another GPU has another lock. */
 TEST(a_left_file_and_another_gpu_do_not_wait) {
-    struct fixture s, second;
+    OWNED(fixture) s = {0}, second = {0};
     char           dir[SUPPORT_PATH], lock[SUPPORT_PATH + 20];
     make_folder(dir);
     text_into(lock, "%s/kernel_times.txt.0.lock", dir);
@@ -272,8 +269,6 @@ TEST(a_left_file_and_another_gpu_do_not_wait) {
     CHECK(cr_time_ns() - start < 10000000000); /* the limit of the wait is 15 s */
     cr_cost_table_flush(s.table);
     CHECK(access(lock, F_OK) != 0);
-    fixture_close(&second);
-    fixture_close(&s);
 }
 
 /* Many processes start at once: every one gets all times, and exactly one measures. */

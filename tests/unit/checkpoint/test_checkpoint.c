@@ -164,10 +164,9 @@ TEST(links_that_are_folders) {
 /* ---- find ---- */
 
 static int64_t found_step(const char *run_dir) {
-    char     *found  = NULL;
-    cr_status status = cr_ckpt_find_intact(run_dir, &found);
-    int64_t   step   = found ? intact_step(found) : status == CR_OK ? -2 : -3;
-    cr_free(found);
+    OWNED(string) found  = NULL;
+    cr_status     status = cr_ckpt_find_intact(run_dir, &found);
+    int64_t       step   = found ? intact_step(found) : status == CR_OK ? -2 : -3;
     return step;
 }
 

@@ -10,10 +10,9 @@
 #include <sys/wait.h>
 
 static int64_t found_step(const char *run_dir) {
-    char     *found  = NULL;
-    cr_status status = cr_ckpt_find(run_dir, &found);
-    int64_t   step   = status == CR_OK && found ? intact_step(found) : -1;
-    cr_free(found);
+    OWNED(string) found  = NULL;
+    cr_status     status = cr_ckpt_find(run_dir, &found);
+    int64_t       step   = status == CR_OK && found ? intact_step(found) : -1;
     return step;
 }
 
@@ -43,10 +42,9 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
 }
 
 static void check_warned(int64_t n) {
-    char *stderr_text = NULL;
+    OWNED(string) stderr_text = NULL;
     REQUIRE_OK(cr_file_read(in_folder("said"), 100000, &stderr_text, NULL));
     if (!strstr(stderr_text, "warning")) TEST_FAIL_("call %d failed without an error", (int)n);
-    cr_free(stderr_text);
 }
 
 static void scan(bool again, int64_t times, int error) {
@@ -131,13 +129,12 @@ TEST(memory_runs_out) {
         CHECK_INT(found_step(tmp_path), status == CR_OK ? 2 : 1);
     }
     for_each_failing_alloc(f, .least = 15) {
-        char       *path = NULL;
-        struct fake fake;
+        OWNED(string) path = NULL;
+        struct fake   fake;
         failing_alloc_begin(&f);
         cr_status status = cr_ckpt_model_path(tmp_path, &path);
         if (status == CR_OK) status = fake_read(&fake, path, fake_tensors, MODEL);
         failing_alloc_end(&f, status); /* and not "no checkpoint" or an older one */
-        cr_free(path);
     }
     /* the message about tensors that do not fit needs memory too */
     for_each_failing_alloc(f, .least = 5, .want = CR_ERR_FORMAT) {

@@ -1,6 +1,7 @@
 /* tests/unit/checkpoint/test_checkpoint_read.c: reading checkpoints and weights: chunks, permutation, conversion,
  * names, and the messages about files that do not fit. Folders and links: tests/unit/checkpoint/test_checkpoint.c. */
 #include "tests/harness/checkpoint_fake.h"
+#include "tests/harness/owned.h"
 
 /* ---- larger than the buffers ---- */
 
@@ -82,7 +83,7 @@ TEST(permutes_any_type) {
         unsigned char         store[480], want[480], before[480];
         struct plain          plain = {.bytes = store, .size = 60 * size};
         struct cr_ckpt_io     io    = {.self = &plain, .get = plain_get, .put = plain_put};
-        struct cr_st_file    *file;
+        OWNED(weights)        file  = NULL;
         folder_open();
         for (int i = 0; i < 60; i++) {
             put_value(store, types[t], place_of(&tensor, i), i);
@@ -99,7 +100,6 @@ TEST(permutes_any_type) {
         plain.next = 0;
         REQUIRE_OK(cr_ckpt_read(file, "x", &tensor, 1, NULL, &io));
         CHECK(!memcmp(store, before, 60 * size));
-        cr_st_close(file);
     }
 }
 

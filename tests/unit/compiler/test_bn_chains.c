@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_bn_chains.c: ops that finish the BN before them, and filter gradients in one op. Programs
  * with them compute what the plain program computes, on the reference kernels in FP64. */
 #include "tests/harness/fusion_network.h"
+#include "tests/harness/owned.h"
 
 enum { ROWS = 3 };
 
@@ -99,7 +100,7 @@ TEST(filter_gradients_stay_apart_without_memory) {
 TEST(fused_ops_are_part_of_the_program) {
     const struct cr_cost_model all      = {.alignment = 64, .device.sum_rows = rows_of_all};
     struct ref_run             run      = {0};
-    struct cr_program          copy     = {0};
+    OWNED(program)             copy     = {0};
     struct cr_text             texts[2] = {{0}};
     REQUIRE_OK(run_network(&six_blocks, &all, SIZE_MAX, &run));
     REQUIRE_OK(cr_program_copy(&run.p, &copy));
@@ -111,5 +112,4 @@ TEST(fused_ops_are_part_of_the_program) {
     CHECK_STATUS(cr_plan_check(&copy, 64), CR_OK);
     cr_text_free(&texts[0]);
     cr_text_free(&texts[1]);
-    cr_program_free(&copy);
 }

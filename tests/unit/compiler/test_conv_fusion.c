@@ -3,6 +3,7 @@
  * networks: tests/guard. Equal results are checked in test_fusion_networks.c. */
 #include "compiler/fusion/conv_fusion.h"
 #include "tests/harness/fusion_forms.h"
+#include "tests/harness/owned.h"
 
 /* ---- artificial cost models ---- */
 
@@ -122,7 +123,7 @@ static double combinations(const struct cr_conv_fusions *j, int candidate) {
 /* Compares the choice with every other combination of each path, by the cost of whole programs. Returns the number of
  * programs. */
 static int try_all(const struct cr_program *plain, const struct cr_cost_model *cost_model, int *longest) {
-    struct cr_program      p = {0};
+    OWNED(program)         p = {0};
     struct cr_edit         edit;
     struct cr_conv_fusions j;
     struct enumeration     w = {.plain = plain, .cost_model = cost_model, .j = &j};
@@ -146,7 +147,6 @@ static int try_all(const struct cr_program *plain, const struct cr_cost_model *c
     CHECK_INT(total_ps(plain, cost_model) - best, j.plain_ps - j.chosen_ps);
     cr_conv_fusions_close(&j);
     cr_edit_close(&edit);
-    cr_program_free(&p);
     return w.tried;
 }
 
@@ -172,13 +172,11 @@ TEST(minimum_over_all_programs) {
     for (int round = 0; round < (TEST_SANITIZED ? 12 : 60); round++) {
         struct artificial    v          = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
         struct cr_cost_model cost_model = hashed(&v);
-        struct bench_model   b;
-        struct cr_program    p;
+        OWNED(bench_model)   b          = {0};
+        OWNED(program)       p          = {0};
         REQUIRE_OK(bench_open(&b, nets[round % 3], 7, 32));
         REQUIRE_OK(plain_program(&b, round & 1 ? CR_F16 : CR_F32, CR_PROGRAM_STEP, &p));
         tried += try_all(&p, &cost_model, &longest);
-        cr_program_free(&p);
-        bench_close(&b);
     }
     CHECK(tried > (TEST_SANITIZED ? 200 : 1000));
     CHECK_INT(longest, 4); /* a CIFAR stem and the bottleneck block after it */
@@ -189,23 +187,21 @@ TEST(minimum_over_all_programs) {
 TEST(failing_cost_estimate_is_reported) {
     struct artificial    v          = {.seed = 5, .accepted_eighths = 8, .fail_at = 20};
     struct cr_cost_model cost_model = hashed(&v);
-    struct bench_model   b;
-    struct cr_program    p;
+    OWNED(bench_model)   b          = {0};
+    OWNED(program)       p          = {0};
     REQUIRE_OK(bench_open(&b, nets[0], 7, 32));
     REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
     CHECK_STATUS(cr_pass_fuse(&p, &cost_model), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "the clock stopped");
     CHECK_INT(v.estimates, 20); /* and no cost estimate after the failed one */
-    cr_program_free(&p);
-    bench_close(&b);
 }
 
 TEST(report_names_chosen_fusions) {
     unsigned             known      = S;
     struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
-    struct bench_model   b;
-    struct cr_program    p;
-    struct cr_text       text = {0};
+    OWNED(bench_model)   b          = {0};
+    OWNED(program)       p          = {0};
+    struct cr_text       text       = {0};
     REQUIRE_OK(bench_open(&b, nets[0], 7, 32));
     REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
     int ops = p.ops, tensors = p.tensors;
@@ -220,6 +216,4 @@ TEST(report_names_chosen_fusions) {
     REQUIRE_OK(cr_fuse_report(&p, &cost_model, &text));
     CHECK_STR(text.data, "no convolution has a fusion option on this device\n");
     cr_text_free(&text);
-    cr_program_free(&p);
-    bench_close(&b);
 }

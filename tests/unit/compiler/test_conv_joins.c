@@ -7,6 +7,7 @@
 #include "compiler/passes.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/inference_support.h"
+#include "tests/harness/owned.h"
 
 #define NETWORK "data.kind=synthetic", "train.device=cpu", "model.arch=custom"
 #define BOTTLENECKS                                                                                                    \
@@ -38,7 +39,7 @@ static int overrides_of(size_t i) {
 
 TEST(logits_are_the_same) {
     for (size_t i = 0; i < CR_COUNT(nets); i++) {
-        struct net plain = {0}, joined = {0};
+        OWNED(net) plain = {0}, joined = {0};
         float      a[LOGITS], b[LOGITS];
         CHECK_STATUS(open_eval(&plain, nets[i].overrides, overrides_of(i), nets[i].size, false, true), CR_OK);
         CHECK_STATUS(open_eval(&joined, nets[i].overrides, overrides_of(i), nets[i].size, true, true), CR_OK);
@@ -50,8 +51,6 @@ TEST(logits_are_the_same) {
             run_batch(&joined, 4, b);
             compare_logits(a, b, nets[i].tolerance);
         }
-        net_close(&plain);
-        net_close(&joined);
     }
 }
 
@@ -72,9 +71,9 @@ static cr_status seconds_of(void *self, const struct cr_program *p, const struct
 static int joined_ops(size_t net, double joined, enum cr_program_kind kind, bool pruned) {
     const struct cr_cost_model any   = {.bytes_per_s = 1e12, .flops_per_s = 1e12},
                                model = {.accepts = accepts, .cost = seconds_of, .self = &joined};
-    const struct cr_config *c        = NULL;
-    struct cr_model         m        = {0};
-    struct cr_program       p        = {0};
+    OWNED(config)  c                 = NULL;
+    OWNED(model)   m                 = {0};
+    OWNED(program) p                 = {0};
     CHECK_STATUS(cr_config_open(&c, NULL, nets[net].overrides, overrides_of(net)), CR_OK);
     CHECK_STATUS(cr_model_open(c, CLASSES, 32, 32, &m), CR_OK);
     CHECK_STATUS(cr_model_program(&m, c, kind, BATCH, &p), CR_OK);
@@ -87,9 +86,6 @@ static int joined_ops(size_t net, double joined, enum cr_program_kind kind, bool
     CHECK_STATUS(cr_pass_conv_pool(&p, &model), CR_OK);
     if (!pruned) CHECK_STATUS(cr_program_check(&p), CR_OK);
     const int count = net_count(&p, CR_OP_conv_pair) + net_count(&p, CR_OP_conv_pool);
-    cr_program_free(&p);
-    cr_model_close(&m);
-    cr_config_close(c);
     return count;
 }
 

@@ -5,11 +5,12 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/inference_support.h"
+#include "tests/harness/owned.h"
 
 enum { SIZE = 16 };
 
 static void check_net(const char *const *overrides, int count) {
-    struct net plain = {0}, folded = {0};
+    OWNED(net) plain = {0}, folded = {0};
     float      a[LOGITS], b[LOGITS];
     CHECK_STATUS(open_eval(&plain, overrides, count, SIZE, false, true), CR_OK);
     CHECK_STATUS(open_eval(&folded, overrides, count, SIZE, true, true), CR_OK);
@@ -27,8 +28,6 @@ static void check_net(const char *const *overrides, int count) {
         CHECK(net_count(&folded.program, CR_OP_add) == 0 && net_count(&folded.program, CR_OP_bn_scale_bias) == 0);
         CHECK(folded.program.hoisted >= convs && plain.program.hoisted == 0);
     }
-    net_close(&plain);
-    net_close(&folded);
 }
 
 #define NET(name, ...)                                                                                                 \
@@ -75,11 +74,11 @@ static cr_status price(void *self, const struct cr_program *p, const struct cr_o
 
 /* Number of sums that remain separate ops when a convolution with addition and ReLU takes `with_sum` seconds. */
 static int sums_left(double with_sum, int *relus) {
-    struct cr_cost_model    cost_model = {.self = &with_sum, .cost = price};
-    const struct cr_config *config;
-    struct cr_model         model;
-    struct cr_program       p;
-    int                     sums = -1;
+    struct cr_cost_model cost_model = {.self = &with_sum, .cost = price};
+    OWNED(config)        config     = NULL;
+    OWNED(model)         model      = {0};
+    OWNED(program)       p          = {0};
+    int                  sums       = -1;
     CHECK_STATUS(cr_config_open(&config, NULL, small, (int)CR_COUNT(small)), CR_OK);
     CHECK_STATUS(cr_model_open(config, CLASSES, SIZE, SIZE, &model), CR_OK);
     CHECK_STATUS(cr_model_program(&model, config, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
@@ -87,9 +86,6 @@ static int sums_left(double with_sum, int *relus) {
     CHECK_STATUS(cr_program_check(&p), CR_OK);
     sums   = net_count(&p, CR_OP_add);
     *relus = net_count(&p, CR_OP_relu);
-    cr_program_free(&p);
-    cr_model_close(&model);
-    cr_config_close(config);
     return sums;
 }
 
@@ -102,7 +98,7 @@ TEST(costly_fused_sum_is_a_separate_op) {
 }
 
 TEST(poisoned_memory_changes_nothing) {
-    struct net n;
+    OWNED(net) n = {0};
     float      a[LOGITS], b[LOGITS];
     REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), SIZE, true, true));
     fill_store(&n, 1);
@@ -111,5 +107,4 @@ TEST(poisoned_memory_changes_nothing) {
     run_batch(&n, 1, b);
     run_batch(&n, 0, b);
     CHECK(memcmp(a, b, sizeof a) == 0);
-    net_close(&n);
 }

@@ -10,8 +10,8 @@ struct finishing {
 };
 
 static void finishing_open(struct finishing *f) {
-    struct cr_op op = cr_op_make(CR_OP_conv, CR_NONE);
-    hand_open(&f->h);
+    struct cr_op op             = cr_op_make(CR_OP_conv, CR_NONE);
+    f->h                        = hand_open();
     struct cr_program *p        = &f->h.p;
     f->w                        = cr_tensor_add(p, "w", CR_F32, CR_REGION_INPUT, 8, 1, 1, 8);
     f->run[0]                   = cr_tensor_add(p, "mean", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);

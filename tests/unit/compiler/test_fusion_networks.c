@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_fusion_networks.c: whole networks with any mixture of fusions compute the same results as
  * the unfused program. */
 #include "tests/harness/fusion_network.h"
+#include "tests/harness/owned.h"
 
 struct refuser { /* cost model that accepts a random part of the fusions */
     struct cr_rng rng;
@@ -87,8 +88,8 @@ static void every_form_was_used(void) {
 }
 
 TEST(any_mixture_gives_the_same_results) {
-    const struct cr_config *config;
-    int                     total = 0;
+    OWNED(config) config = NULL;
+    int           total  = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 192; round++) {
         struct net_case      c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
@@ -105,11 +106,10 @@ TEST(any_mixture_gives_the_same_results) {
     }
     CHECK(total > 64);
     every_form_was_used();
-    cr_config_close(config);
 }
 
 TEST(frozen_parameters_give_the_same_results) {
-    const struct cr_config *config;
+    OWNED(config) config = NULL;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 128; round += TEST_SANITIZED ? 5 : 1) {
         struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
@@ -123,12 +123,11 @@ TEST(frozen_parameters_give_the_same_results) {
         compare(config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
         CHECK(joined > 0);
     }
-    cr_config_close(config);
 }
 
 /* Space to depth, before a plain convolution and before one with fused BN and ReLU. */
 TEST(evaluation_gives_the_same_results) {
-    const struct cr_config *config;
+    OWNED(config) config = NULL;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
         struct net_case      c          = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
@@ -143,13 +142,12 @@ TEST(evaluation_gives_the_same_results) {
         compare(config, &c, &cost_model, round & 8, CR_GRAM_ALL, &joined);
         CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
     }
-    cr_config_close(config);
 }
 
 TEST(zero_gammas_give_the_same_results) {
-    const struct cr_config *config;
-    const char             *overrides[] = {"model.zero_init_last=yes"};
-    int                     joined;
+    OWNED(config) config      = NULL;
+    const char   *overrides[] = {"model.zero_init_last=yes"};
+    int           joined;
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, 1));
     for (int round = 0; round < 8; round++) {
         struct net_case c = {
@@ -158,5 +156,4 @@ TEST(zero_gammas_give_the_same_results) {
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         compare(config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
     }
-    cr_config_close(config);
 }

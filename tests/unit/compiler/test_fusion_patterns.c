@@ -7,51 +7,45 @@
 /* ---- ops that must stay separate ---- */
 
 TEST(no_fusion_when_another_op_reads) {
-    struct hand h;
-    hand_open(&h);
-    int b = bn(&h, h.x, "b");
+    struct hand h = hand_open();
+    int         b = bn(&h, h.x, "b");
     keep(&h, relu(&h, b, "y"));
     keep(&h, relu(&h, b, "z"));
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b; relu z = x:b");
 }
 
 TEST(no_fusion_when_one_op_reads_twice) {
-    struct hand h;
-    hand_open(&h);
-    int b = bn(&h, h.x, "b");
+    struct hand h = hand_open();
+    int         b = bn(&h, h.x, "b");
     keep(&h, add(&h, b, b, "s"));
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; add s = a:b b:b");
 }
 
 TEST(no_fusion_of_persistent_tensors) {
-    struct hand h;
-    hand_open(&h);
-    int b = bn(&h, h.x, "b");
+    struct hand h = hand_open();
+    int         b = bn(&h, h.x, "b");
     keep(&h, b);
     keep(&h, relu(&h, b, "y"));
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b");
 }
 
 TEST(persistent_sum) {
-    struct hand h;
-    hand_open(&h);
-    int s = add(&h, bn(&h, h.x, "b"), h.x, "s");
+    struct hand h = hand_open();
+    int         s = add(&h, bn(&h, h.x, "b"), h.x, "s");
     keep(&h, s);
     keep(&h, relu(&h, s, "y"));
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; add s = a:b b:x; relu y = x:s");
 }
 
 TEST(no_fusion_across_streams) {
-    struct hand h;
-    hand_open(&h);
+    struct hand h = hand_open();
     keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
     h.p.op[1].stream = CR_STREAM_TO_HOST;
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b");
 }
 
 TEST(no_fusion_across_a_write) {
-    struct hand h;
-    hand_open(&h);
+    struct hand  h    = hand_open();
     int          b    = bn(&h, h.x, "b");
     struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE);
     zero.out[0]       = h.scale_bias; /* scale_bias changes before the ReLU */
@@ -69,9 +63,8 @@ static bool plain_relu_grad(void *self, const struct cr_program *p, const struct
 static const struct cr_cost_model plain_cost_model = {.alignment = 64, .accepts = plain_relu_grad};
 
 TEST(gradients_of_two_readers) {
-    struct hand h;
-    hand_open(&h);
-    int g = relu_grad(&h, h.x, h.x, "g");
+    struct hand h = hand_open();
+    int         g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     keep(&h, add(&h, g, h.x, "s"));
     check_fused(
@@ -82,9 +75,8 @@ TEST(gradients_of_two_readers) {
 }
 
 TEST(gradients_of_two_bns) {
-    struct hand h;
-    hand_open(&h);
-    int u = relu(&h, h.x, "u"), g = relu_grad(&h, h.x, h.x, "g");
+    struct hand h = hand_open();
+    int         u = relu(&h, h.x, "u"), g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* sums of one BN, apply of another */
     check_fused(&h, &plain_cost_model,
@@ -110,8 +102,7 @@ static bool half_of_the_gradient(void *self, const struct cr_program *p, const s
 
 TEST(cost_model_decides) {
     struct cr_cost_model cost_model = {.alignment = 64, .accepts = no_sum};
-    struct hand          h;
-    hand_open(&h);
+    struct hand          h          = hand_open();
     keep(&h, relu(&h, add(&h, bn(&h, relu(&h, bn(&h, h.x, "a"), "u"), "b"), h.x, "s"), "y"));
     check_fused(
         &h, &cost_model,
@@ -120,14 +111,14 @@ TEST(cost_model_decides) {
         "relu y = x:s");
 
     cost_model.accepts = no_second_bn;
-    hand_open(&h);
+    h                  = hand_open();
     keep(&h, relu(&h, add(&h, bn(&h, h.x, "a"), bn(&h, h.x, "b"), "s"), "y"));
     check_fused(&h, &cost_model,
                 "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; bn_apply y = x:x scale_bias:scale_bias "
                 "mean_rstd:mean_rstd add:b relu");
 
     cost_model.accepts = half_of_the_gradient;
-    hand_open(&h);
+    h                  = hand_open();
     keep(&h, bn_grad(&h, relu_grad(&h, h.x, h.x, "g"), h.x, "dx"));
     check_fused(
         &h, &cost_model,

@@ -32,6 +32,7 @@ static void drop(struct made *m) {
     cr_device_close(m->device);
     *m = (struct made){0};
 }
+OWNABLE(made, struct made, drop(x))
 
 /* As the NCCL kernel: gradients that are sent in 16 bits are first rounded into scratch memory. */
 static struct cr_cost_model plain_cost_model;
@@ -134,7 +135,7 @@ TEST(shipped_configs_with_ranks) {
                                          .batch   = 8,
                                          .bucket  = 25 * MIB,
                                          .gpu     = variants[k].gpu};
-                struct made         m;
+                OWNED(made)         m = {0};
                 if (make(&w, &m)) {
                     const int normal = count_kind(&m.p, CR_OP_bn_finalize); /* SyncBN: no reduction may be fused away */
                     for (int i = 0; i < m.p.ops; i++)
@@ -144,16 +145,14 @@ TEST(shipped_configs_with_ranks) {
                     /* buckets, metrics, and with SyncBN two reductions per BN: forward and backward */
                     CHECK_INT(count_reduces(&m.p), count_buckets(&m.p) + 1 + (sync ? 2 * normal : 0));
                 }
-                drop(&m);
             }
 }
 
 TEST(one_rank_has_no_buckets) {
     const struct wanted w = {
         .ranks = 1, .sync_bn = true, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB};
-    struct made m;
+    OWNED(made) m = {0};
     if (make(&w, &m)) CHECK_INT(count_reduces(&m.p), 0);
-    drop(&m);
 }
 
 /* ---- micro-batches ---- */
@@ -162,19 +161,18 @@ TEST(only_the_last_micro_batch_adds_up_gradients) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
     for (size_t k = 0; k < CR_COUNT(kinds); k++) {
         const struct wanted w = {.ranks = 2, .fuse = true, .real = CR_F32, .kind = kinds[k], .batch = 8, .bucket = MIB};
-        struct made         m;
+        OWNED(made)         m = {0};
         if (make(&w, &m)) {
             CHECK((count_buckets(&m.p) > 0) == (kinds[k] == CR_PROGRAM_MICRO_LAST));
             CHECK_INT(count_reduces(&m.p) - count_buckets(&m.p), 1); /* metrics */
         }
-        drop(&m);
     }
 }
 
 /* ---- positions of the buckets ---- */
 
 TEST(frozen_parameters_are_not_reduced) {
-    struct made         m;
+    OWNED(made)         m = {0};
     const struct wanted w = {
         .ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 8};
     const char *const freeze[] = {"model.freeze=stem,layer1"};
@@ -193,7 +191,6 @@ TEST(frozen_parameters_are_not_reduced) {
         if (!q->frozen && !cr_param_is_running(q->role)) trainable += (size_t)(q->elems + 63) / 64 * 64 * 4;
     }
     CHECK(sum <= trainable && sum + 64 * 1024 > trainable);
-    drop(&m);
 }
 
 /* ---- 16-bit reductions need scratch memory; the memory limit holds for it too ---- */
@@ -241,7 +238,7 @@ static void move_up(struct cr_program *p, int op) {
 TEST(wrong_programs_are_refused) {
     const struct wanted w = {
         .ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 4};
-    struct made m;
+    OWNED(made) m = {0};
     REQUIRE(make(&w, &m));
     const int b = first_bucket(&m.p);
     /* before its writer */
@@ -267,5 +264,4 @@ TEST(wrong_programs_are_refused) {
     for (int i = 0; i < m.p.ops; i++)
         if (m.p.op[i].kind == CR_OP_grad_norm) m.p.op[i].wait[0] = CR_NONE;
     CHECK(cr_waits_check(&m.p) != CR_OK);
-    drop(&m);
 }

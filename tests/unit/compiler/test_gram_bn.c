@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_gram_bn.c: batch statistics of 1x1 convolutions from Gram matrices: the rewritten program
  * gives the losses, gradients and running statistics of the plain program, and needs less memory. */
 #include "tests/harness/fusion_network.h"
+#include "tests/harness/owned.h"
 
 #include "compiler/compiler.h"
 #include "compiler/cost_model.h"
@@ -53,9 +54,9 @@ static bool is_gram_of_32(const struct cr_program *p, const struct cr_op *op) {
 
 /* Both programs on the reference kernels in FP64; with `fuse` also the patterns around the new ops. */
 static void check_variant(const struct variant *v, bool fuse) {
-    const struct cr_cost_model model = {.accepts = accepts_all};
-    const struct cr_config    *config;
-    struct ref_run             plain, gram;
+    const struct cr_cost_model model  = {.accepts = accepts_all};
+    OWNED(config)              config = NULL;
+    OWNED(ref_run)             plain = {0}, gram = {0};
     const int                  ranks = CR_MAX(v->net.ranks, 1);
     REQUIRE_OK(cr_config_open(&config, NULL, (const char **)(uintptr_t)v->overrides, v->count));
     REQUIRE_OK(ref_open(&plain, CR_F64, 1));
@@ -71,9 +72,6 @@ static void check_variant(const struct variant *v, bool fuse) {
     REQUIRE_OK(finish_ranks(&plain, ranks));
     REQUIRE_OK(finish_ranks(&gram, ranks));
     check_same(&plain, &gram);
-    ref_close(&plain);
-    ref_close(&gram);
-    cr_config_close(config);
 }
 
 #define WITH(option)                                                                                                   \
@@ -121,9 +119,9 @@ static void plan_resnet50(enum cr_gram_mode gram, size_t limit, size_t *pool) {
     const struct cr_cost_model      model       = {.alignment = 256, .bytes_per_s = 1e12, .flops_per_s = 1e14};
     const struct cr_compile_options how         = {
                 .fuse = true, .reuse = true, .gram = gram, .pool_limit = limit, .recompute = limit > 0};
-    const struct cr_config *config;
-    struct cr_model         net;
-    struct cr_program       p;
+    OWNED(config)  config = NULL;
+    OWNED(model)   net    = {0};
+    OWNED(program) p      = {0};
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, 3));
     REQUIRE_OK(cr_model_open(config, 1000, 224, 224, &net));
     REQUIRE_OK(cr_model_program(&net, config, CR_PROGRAM_STEP, 4, &p));
@@ -132,9 +130,6 @@ static void plan_resnet50(enum cr_gram_mode gram, size_t limit, size_t *pool) {
     for (int t = 0; t < p.tensors && gram != CR_GRAM_NO; t++)
         CHECK(!strstr(p.tensor[t].name, "conv3.y") || cr_tensor_elems(&p.tensor[t]) < 3000000);
     *pool = p.region_bytes[CR_REGION_POOL];
-    cr_program_free(&p);
-    cr_model_close(&net);
-    cr_config_close(config);
 }
 
 static double output_bytes(void) { /* of the 16 last convolutions and 4 shortcuts, f32, batch 4 */
@@ -161,14 +156,14 @@ TEST(auto_chooses_by_time) {
         struct prices prices;
         bool          measured;
         int           grams;
-    } v[]                     = {{{0, is_gram}, false, 0},
-                                 {{0, is_gram}, true, 5},
-                                 {{1e-3, is_gram}, true, 0},
-                                 {{1e-3, is_gram_of_32}, true, 4},
-                                 {{1e-10, is_gram_of_32}, true, 5}};
-    struct net_case         c = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_B, .width = 16};
-    const struct cr_config *config;
-    struct ref_run          run;
+    } v[]                  = {{{0, is_gram}, false, 0},
+                              {{0, is_gram}, true, 5},
+                              {{1e-3, is_gram}, true, 0},
+                              {{1e-3, is_gram_of_32}, true, 4},
+                              {{1e-10, is_gram_of_32}, true, 5}};
+    struct net_case c      = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_B, .width = 16};
+    OWNED(config)   config = NULL;
+    struct ref_run  run;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     CHECK(config->train.gram_bn == CR_GRAM_AUTO);  /* the default */
     for (size_t i = 0; i < 2 * CR_COUNT(v); i++) { /* the second time with SyncBN */
@@ -184,5 +179,4 @@ TEST(auto_chooses_by_time) {
         REQUIRE_OK(cr_program_check(&run.p));
         ref_close(&run);
     }
-    cr_config_close(config);
 }

@@ -3,6 +3,7 @@
  * is needed elsewhere, where the loss is another one, over several ranks, or where twelve kernels are faster than
  * one. */
 #include "tests/harness/fusion_network.h"
+#include "tests/harness/owned.h"
 
 #include "compiler/passes.h"
 
@@ -28,7 +29,7 @@ static cr_status cost(void *self, const struct cr_program *p, const struct cr_op
 static const struct net_case basic = {.block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_A, .width = 8};
 
 TEST(the_results_are_the_same) {
-    const struct cr_config *config;
+    OWNED(config) config = NULL;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
         const struct net_case c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
@@ -37,7 +38,7 @@ TEST(the_results_are_the_same) {
                                             .width      = round & 8 ? 8 : 2}; /* with 8 channels the mask is bits */
         struct costs          costs      = {1e-6, 12e-6, false};
         struct cr_cost_model  cost_model = {.self = &costs, .accepts = accepts, .cost = cost};
-        struct ref_run        plain, fused;
+        OWNED(ref_run)        plain = {0}, fused = {0};
         REQUIRE_OK(ref_open(&plain, CR_F64, 1));
         REQUIRE_OK(ref_open(&fused, CR_F64, 1));
         REQUIRE_OK(emit_run(&plain, config, &c));
@@ -51,10 +52,7 @@ TEST(the_results_are_the_same) {
         REQUIRE_OK(finish_run(&plain));
         REQUIRE_OK(finish_run(&fused));
         check_same(&plain, &fused);
-        ref_close(&plain);
-        ref_close(&fused);
     }
-    cr_config_close(config);
 }
 
 static struct cr_op *op_of(struct cr_program *p, enum cr_op_kind kind) {
@@ -127,11 +125,10 @@ static cr_status join(struct ref_run *run, const struct net_case *c, enum change
 
 /* Number of joined ops. */
 static int joined(const struct net_case *c, enum change change, struct costs costs) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     CHECK_STATUS(ref_open(&run, CR_F64, 1), CR_OK);
     CHECK_STATUS(join(&run, c, change, costs), CR_OK);
     const int count = count_kind(&run.p, CR_OP_head);
-    ref_close(&run);
     return count;
 }
 

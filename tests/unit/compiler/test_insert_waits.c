@@ -3,12 +3,13 @@
  * computation on every corrupted order, before and after memory is shared. */
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/waits_support.h"
 
 /* ---- cases by hand ---- */
 
 TEST(impossible_waits_are_refused) {
-    struct cr_program p;
+    OWNED(program) p = {0};
     cr_program_init(&p, "waits", NULL);
     int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4);
     add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
@@ -21,12 +22,11 @@ TEST(impossible_waits_are_refused) {
         CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
         CHECK_HAS(cr_error_message(), "op 1 (sgd) waits for op");
     }
-    cr_program_free(&p);
 }
 
 /* Offload on the copy stream: the memory may be reused only after compute has waited for the copy. */
 TEST(memory_waits_for_the_copy) {
-    struct cr_program p;
+    OWNED(program) p = {0};
     cr_program_init(&p, "offload", NULL);
     int a = new_tensor(&p, CR_REGION_POOL, 64), b = new_tensor(&p, CR_REGION_POOL, 64),
         c = new_tensor(&p, CR_REGION_POOL, 64);
@@ -47,12 +47,11 @@ TEST(memory_waits_for_the_copy) {
     REQUIRE_OK(cr_plan_check(&p, 64));
     CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "op 2");
-    cr_program_free(&p);
 }
 
 /* In place over a tensor that a copy stream may still read. */
 TEST(copies_forbid_in_place) {
-    struct cr_program p;
+    OWNED(program) p = {0};
     cr_program_init(&p, "inplace", NULL);
     int a = new_tensor(&p, CR_REGION_POOL, 64), host = store_tensor(&p, 0, 64);
     add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
@@ -71,7 +70,6 @@ TEST(copies_forbid_in_place) {
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
     CHECK_INT(p.tensor[y].alias, a);
     REQUIRE_OK(cr_waits_check(&p));
-    cr_program_free(&p);
 }
 
 /* ---- random programs ---- */
@@ -126,8 +124,8 @@ TEST(random_programs_are_ordered) {
     int       waits = 0, aliases = 0, ratios = 0;
     const int rounds = TEST_SANITIZED ? 600 : 3000;
     for (int round = 0; round < rounds; round++) {
-        struct cr_rng     rng = test_rng((uint64_t)round);
-        struct cr_program p;
+        struct cr_rng  rng = test_rng((uint64_t)round);
+        OWNED(program) p   = {0};
         random_program(&rng, &p);
         REQUIRE_OK(cr_pass_insert_waits(&p));
         CHECK(truly_ordered(&p, false));
@@ -150,7 +148,6 @@ TEST(random_programs_are_ordered) {
         ratios += p.region_bytes[CR_REGION_POOL] == p.bound_bytes;
         REQUIRE_OK(cr_pass_plan(&p, 64, false));
         REQUIRE_OK(cr_waits_check(&p));
-        cr_program_free(&p);
     }
     printf("    %d programs: %d waits, %d in place, peak = bound in %d\n", rounds, waits, aliases, ratios);
     CHECK(waits > rounds && aliases > rounds / 3);
@@ -160,8 +157,8 @@ TEST(random_programs_are_ordered) {
 TEST(corrupted_waits_are_detected) {
     int refused = 0, accepted = 0;
     for (int round = 0; round < (TEST_SANITIZED ? 1000 : 4000); round++) {
-        struct cr_rng     rng = test_rng(50000 + (uint64_t)round);
-        struct cr_program p;
+        struct cr_rng  rng = test_rng(50000 + (uint64_t)round);
+        OWNED(program) p   = {0};
         random_program(&rng, &p);
         REQUIRE_OK(cr_pass_insert_waits(&p));
         bool planned = round % 2;
@@ -185,15 +182,14 @@ TEST(corrupted_waits_are_detected) {
             refused += !right;
             accepted += right;
         }
-        cr_program_free(&p);
     }
     printf("    %d refused, %d accepted\n", refused, accepted);
     CHECK(refused > 1000 && accepted > 1000);
 }
 
 TEST(insert_waits_survives_failing_allocations) {
-    struct cr_rng     rng = test_rng(9);
-    struct cr_program p;
+    struct cr_rng  rng = test_rng(9);
+    OWNED(program) p   = {0};
     random_program(&rng, &p);
     for_each_failing_alloc(f, .least = 5) {
         failing_alloc_begin(&f);
@@ -203,5 +199,4 @@ TEST(insert_waits_survives_failing_allocations) {
         if (status == CR_OK) status = cr_waits_check(&p);
         failing_alloc_end(&f, status);
     }
-    cr_program_free(&p);
 }

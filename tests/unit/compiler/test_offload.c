@@ -27,7 +27,11 @@ static void small_op(struct three *t, double seconds, int read) {
     t->small = fresh;
 }
 
+OWNABLE(three, struct three, cr_program_free(&x->h.p))
+
+/* Frees the program that `t` has; { 0 } at first. */
 static void three_open(struct three *t, double middle) {
+    cr_program_free(&t->h.p);
     cr_program_init(&t->h.p, "three", NULL);
     t->x = t->small = cr_tensor_add(&t->h.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 1, 256);
     t->a            = hand_tensor(&t->h, "a", 4);
@@ -63,7 +67,7 @@ static int op_of(const struct cr_program *p, enum cr_op_kind kind,
 /* Small ops of 1 s, a limit of six units: b is offloaded, from 2 s to 4 s; with a margin of 5 % the copy has ended at
  * op 5. b is read at 14 s: its copy back is planned for 11.9 s, and op 11 begins at 11 s. No op waits. */
 TEST(a_copy_hides) {
-    struct three             t;
+    OWNED(three)             t = {0};
     struct cr_offload_report r;
     struct cr_simulation     time;
     three_open(&t, 1);
@@ -91,13 +95,12 @@ TEST(a_copy_hides) {
     CHECK_STATUS(cr_program_predict(&t.h.p, &cost_model, &time), CR_OK);
     CHECK_NEAR(time.total, 16, 1e-9); /* the predicted time is the time of the finished list */
     CHECK_NEAR(time.stalled, 0, 1e-9);
-    cr_program_free(&t.h.p);
 }
 
 /* Small ops of 1 ms: b is copied out at 4 s, before c can be written: op 7 waits for 1.995 s. c is read at 6 s: only
  * then is there room for b', whose copy ends at 8 s; b' is needed at 6.005 s: 1.995 s again. */
 TEST(copies_that_do_not_hide_stall) {
-    struct three             t;
+    OWNED(three)             t = {0};
     struct cr_offload_report r;
     struct cr_simulation     time;
     three_open(&t, 0.001);
@@ -111,7 +114,6 @@ TEST(copies_that_do_not_hide_stall) {
     CHECK_STATUS(cr_program_predict(&t.h.p, &cost_model, &time), CR_OK);
     CHECK_NEAR(time.total, 10, 1e-9);
     CHECK_NEAR(time.stalled, 3.99, 1e-9);
-    cr_program_free(&t.h.p);
     three_open(&t, 1); /* less than a needs: as little as possible */
     cost_model = hand_cost_model(&t.h);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, THREE, CR_OFFLOAD_BEST, &r), CR_OK);
@@ -121,11 +123,10 @@ TEST(copies_that_do_not_hide_stall) {
     CHECK_STATUS(cr_program_predict(&t.h.p, &cost_model, &time), CR_OK);
     CHECK_NEAR(time.total, r.seconds, 1e-9);
     CHECK_NEAR(time.stalled, r.stalled, 1e-9);
-    cr_program_free(&t.h.p);
 }
 
 TEST(nothing_is_offloaded_without_need) {
-    struct three             t;
+    OWNED(three)             t = {0};
     struct cr_offload_report r;
     three_open(&t, 1);
     struct cr_cost_model cost_model = hand_cost_model(&t.h), none = hand_cost_model(&t.h);
@@ -137,14 +138,13 @@ TEST(nothing_is_offloaded_without_need) {
     t.h.p.tensor[t.a].keep = t.h.p.tensor[t.b].keep = t.h.p.tensor[t.c].keep = true; /* other ops read them */
     CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, 4 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 0 && r.after > 4 * UNIT);
-    cr_program_free(&t.h.p);
 }
 
 /* Whatever allocation fails, the program is complete or unchanged, and no memory leaks. */
 TEST(failing_allocations) {
     const struct cr_compile_options o = {.reuse = true, .pool_limit = SIX, .recompute = true, .offload = true};
     for_each_failing_alloc(f, .least = 21, .dense = 20, .percent = 5) {
-        struct three         t;
+        OWNED(three)         t = {0};
         struct cr_fit_report r;
         three_open(&t, 1);
         struct cr_cost_model cost_model = hand_cost_model(&t.h);
@@ -153,7 +153,6 @@ TEST(failing_allocations) {
         failing_alloc_end(&f, status);
         CHECK(status == CR_OK ? r.offloaded == 1 && t.h.p.ops == t.ops + 4 : t.h.p.ops == t.ops);
         CHECK_STATUS(cr_program_check(&t.h.p), CR_OK);
-        cr_program_free(&t.h.p);
     }
 }
 
@@ -163,7 +162,7 @@ TEST(failing_allocations) {
  * and 4 s. Above the limit in the gap of a: six ops by 3 units, two by 4, six by 3; in that of b: five, two, five.
  * Small ops of 0.1 s: gaps of 5 s and 3 s, less than the copies. */
 TEST(scores_by_hand) {
-    struct three           t;
+    OWNED(three)           t = {0};
     struct cr_offload_work w;
     three_open(&t, 1);
     struct cr_cost_model cost_model = hand_cost_model(&t.h);
@@ -181,14 +180,12 @@ TEST(scores_by_hand) {
         CHECK_NEAR(w.c[k].wdoa, wdoa[k] * UNIT, 0.05 * UNIT); /* small tensors count a little */
     }
     cr_arena_free(&w.arena);
-    cr_program_free(&t.h.p);
     three_open(&t, 0.1);
     cost_model = hand_cost_model(&t.h);
     CHECK_STATUS(cr_offload_work_open(&t.h.p, &cost_model, THREE, &w), CR_OK);
     cr_offload_score_set(&w);
     for (int k = 0; k < 2 && w.count == 2; k++) CHECK_NEAR(w.c[k].aoa, (k ? -1.0 : -3.0) / (double)w.c[k].bytes, 1e-15);
     cr_arena_free(&w.arena);
-    cr_program_free(&t.h.p);
 }
 
 /* Limit: six units. Each of the two suffices. DOA chooses b (8 s to 6), AOA chooses a (24 to 16). The bytes above the
@@ -200,7 +197,7 @@ TEST(scores_choose) {
     } cases[] = {{CR_OFFLOAD_DOA, "b'"},   {CR_OFFLOAD_AOA, "a'"},   {CR_OFFLOAD_WDOA, "a'"},
                  {CR_OFFLOAD_SWDOA, "a'"}, {CR_OFFLOAD_FIRST, "a'"}, {CR_OFFLOAD_BEST, "b'"}};
     for (size_t k = 0; k < CR_COUNT(cases); k++) {
-        struct three             t;
+        OWNED(three)             t = {0};
         struct cr_offload_report r;
         three_open(&t, 1);
         struct cr_cost_model cost_model = hand_cost_model(&t.h);
@@ -208,7 +205,6 @@ TEST(scores_choose) {
         CHECK_INT(r.tensors, 1);
         if (cr_tensor_find(&t.h.p, cases[k].takes) == CR_NONE)
             TEST_FAIL_("score %d did not offload %s", (int)cases[k].score, cases[k].takes);
-        cr_program_free(&t.h.p);
     }
 }
 
@@ -289,7 +285,7 @@ TEST(copies_in_flight_count) {
     cr_program_init(&h.p, "away", NULL);
     const int    x = cr_tensor_add(&h.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 4, UNIT);
     const int    a = hand_tensor(&h, "a", 4), b = hand_tensor(&h, "b", 5), c = hand_tensor(&h, "c", 6);
-    struct three t           = {.small = x}; /* for small_op */
+    OWNED(three) t           = {.small = x}; /* for small_op */
     struct cr_op first       = cr_op_make(CR_OP_relu, cr_program_layer(&h.p, "first"));
     first.in[CR_IN_relu_x]   = x;
     first.out[CR_OUT_relu_y] = a;
@@ -311,5 +307,4 @@ TEST(copies_in_flight_count) {
     CHECK_NEAR((double)report.after / UNIT, 9, 0.01);
     CHECK_STATUS(cr_pass_recompute(&t.h.p, &cost_model, 1, &again), CR_ERR_USAGE);
     CHECK_NEAR((double)plan_of(&t.h.p) / UNIT, 9, 0.01);
-    cr_program_free(&t.h.p);
 }

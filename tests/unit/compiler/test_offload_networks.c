@@ -161,7 +161,7 @@ TEST(shipped_networks_fit) {
     const struct cr_cost_model cost_model = gpu_cost_model();
     struct cr_compile_options  all        = {.fuse = true, .reuse = true};
     for (size_t k = 0; k < (TEST_SANITIZED ? 1 : CR_COUNT(files)); k++) {
-        struct bench_model b = {0};
+        OWNED(bench_model) b = {0};
         struct cr_program  p;
         const cr_status    status = open_shipped(&b, files[k]);
         CHECK_STATUS(status, CR_OK);
@@ -175,7 +175,6 @@ TEST(shipped_networks_fit) {
             for (int recompute = 0; recompute < 2; recompute++)
                 check_fit(&b, &cost_model, whole, percent, recompute == 1);
         if (test_failures_ > failed) printf("    in %s\n", files[k]);
-        bench_close(&b);
     }
 }
 
@@ -204,12 +203,11 @@ static void check_both(struct bench_model *b, size_t limit) {
 }
 
 TEST(offload_with_recompute_is_no_slower) {
-    struct bench_model b = {0};
+    OWNED(bench_model) b = {0};
     if (TEST_SANITIZED) SKIP("takes minutes with a sanitizer");
     CHECK_STATUS(open_shipped(&b, "resnet50.ini"), CR_OK);
     check_both(&b, (size_t)7 << 30);
     check_both(&b, (size_t)5 << 29);
-    bench_close(&b);
 }
 
 /* ---- sessions ---- */

@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no
  * other. */
 #include "tests/harness/compiler_support.h"
+#include "tests/harness/owned.h"
 
 /* ---- the plan checker ---- */
 
@@ -27,8 +28,8 @@ static bool still_valid(const struct cr_program *p, int t, size_t alignment) {
 }
 
 TEST(corrupted_plans_are_refused) {
-    struct bench_model b;
-    struct cr_program  p;
+    OWNED(bench_model) b       = {0};
+    OWNED(program)     p       = {0};
     int                refused = 0, accepted = 0;
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     struct cr_rng rng = test_rng(77);
@@ -57,13 +58,11 @@ TEST(corrupted_plans_are_refused) {
     p.region_bytes[CR_REGION_POOL] = pool - 1 - 255; /* the topmost interval no longer fits */
     CHECK_STATUS(cr_plan_check(&p, 256), CR_ERR_DEVICE);
     p.region_bytes[CR_REGION_POOL] = pool;
-    cr_program_free(&p);
-    bench_close(&b);
 }
 
 TEST(false_aliases_are_refused) {
-    struct cr_program p;
-    int               id[5];
+    OWNED(program) p = {0};
+    int            id[5];
     chain_program(&p, id);
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
     struct cr_tensor *t = p.tensor, was[5];
@@ -91,13 +90,12 @@ TEST(false_aliases_are_refused) {
     p.op[4].in[2]  = id[3];
     CHECK_STATUS(cr_plan_check(&p, 64), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "in place");
-    cr_program_free(&p);
 }
 
 /* ---- compilation ---- */
 
 TEST(unknown_passes_are_refused) {
-    struct cr_program         p;
+    OWNED(program)            p = {0};
     int                       id[5];
     struct cr_cost_model      cost_model = greedy_cost_model(64);
     struct cr_compile_options options    = {.until = "plam"};
@@ -107,5 +105,4 @@ TEST(unknown_passes_are_refused) {
     options.until = "select";
     REQUIRE_OK(cr_compile(&p, &cost_model, &options));
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 0);
-    cr_program_free(&p);
 }

@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_plan_memory.c: the memory planner: cases by hand, thousands of random instances verified by
  * an independent check, optimal plans by brute force, real networks, storage reused in place. */
 #include "tests/harness/compiler_support.h"
+#include "tests/harness/owned.h"
 
 /* ---- the core ---- */
 
@@ -152,8 +153,8 @@ TEST(networks_reach_the_bound) {
     for (size_t a = 0; a < CR_COUNT(archs); a += TEST_SANITIZED ? 3 : 1) {
         double worst = 0, slowest = 0;
         for (size_t k = 0; k < 2 * CR_COUNT(batches); k++) {
-            struct bench_model b;
-            struct cr_program  p;
+            OWNED(bench_model) b = {0};
+            OWNED(program)     p = {0};
             if (!compiled(&b, archs[a], a < 3 ? 224 : 32, batches[k / 2], CR_PROGRAM_STEP, k % 2, true, &p)) return;
             double ratio = (double)p.region_bytes[CR_REGION_POOL] / (double)p.bound_bytes;
             CHECK(ratio >= 1 && ratio <= 1.01);
@@ -161,16 +162,14 @@ TEST(networks_reach_the_bound) {
             REQUIRE_OK(cr_pass_plan(&p, 256, true));
             slowest = CR_MAX(slowest, (double)(cr_time_ns() - begin) * 1e-6);
             worst   = CR_MAX(worst, ratio);
-            cr_program_free(&p);
-            bench_close(&b);
         }
         printf("    %s: worst peak/bound %.6f, slowest plan %.2f ms\n", archs[a], worst, slowest);
     }
 }
 
 TEST(without_reuse_nothing_overlaps) {
-    struct bench_model b;
-    struct cr_program  p;
+    OWNED(bench_model) b = {0};
+    OWNED(program)     p = {0};
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, false, &p)) return;
     size_t sum = 0;
     for (int t = 0; t < p.tensors; t++) {
@@ -184,13 +183,11 @@ TEST(without_reuse_nothing_overlaps) {
     }
     CHECK_INT(p.region_bytes[CR_REGION_POOL], sum);
     CHECK(p.bound_bytes < sum * 3 / 5); /* 51 %: activations wait for the backward pass */
-    cr_program_free(&p);
-    bench_close(&b);
 }
 
 TEST(storage_is_reused_in_place) {
-    struct cr_program p;
-    int               id[5];
+    OWNED(program) p = {0};
+    int            id[5];
     chain_program(&p, id);
     p.tensor[id[4]].keep = true;
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
@@ -205,12 +202,11 @@ TEST(storage_is_reused_in_place) {
     CHECK_INT(p.tensor[id[2]].alias, CR_NONE);
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 3 * 448);
     REQUIRE_OK(cr_plan_check(&p, 64));
-    cr_program_free(&p);
 }
 
 TEST(unused_tensors_are_not_planned) {
-    struct cr_program p;
-    int               id[5];
+    OWNED(program) p = {0};
+    int            id[5];
     chain_program(&p, id);
     int    idle  = cr_tensor_add(&p, "idle", CR_F32, CR_REGION_POOL, 1, 1, 1, 1000000);
     int    input = cr_tensor_add(&p, "input", CR_F32, CR_REGION_INPUT, 1, 1, 1, 10);
@@ -222,5 +218,4 @@ TEST(unused_tensors_are_not_planned) {
     CHECK_INT(p.tensor[input].offset, 0);
     CHECK_INT(p.tensor[other].offset, at);
     REQUIRE_OK(cr_plan_check(&p, 64));
-    cr_program_free(&p);
 }

@@ -7,6 +7,7 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/inference_support.h"
+#include "tests/harness/owned.h"
 
 enum { SIZE = 16 };
 
@@ -79,8 +80,8 @@ NET(one_layer, 1, "model.arch=custom", "model.block=basic", "model.depths=1,1", 
 TEST(ends_and_residuals_are_quantised) {
     static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=16",  "train.device=cpu",
                                             "quant.type=int8",     "model.arch=resnet20", "model.shortcut=A"};
-    struct net               n;
-    int                      adds = 0;
+    OWNED(net)               n           = {0};
+    int                      adds        = 0;
     REQUIRE_OK(open_eval(&n, overrides, (int)CR_COUNT(overrides), SIZE, true, true));
     CHECK(has_layer(&n.program, CR_OP_qconv, "conv1") && has_layer(&n.program, CR_OP_qconv, "fc"));
     for (int i = 0; i < n.program.ops; i++) {
@@ -90,7 +91,6 @@ TEST(ends_and_residuals_are_quantised) {
         CHECK_INT(n.program.tensor[op->in[CR_IN_qconv_add]].dtype, CR_U8);
     }
     CHECK_INT(adds, 9); /* one for each block */
-    net_close(&n);
 }
 
 /* ---- preparation by several threads ---- */
@@ -105,15 +105,15 @@ TEST(completed_ops_are_bitwise_identical) {
     uint8_t                    images[BATCH * SIZE * SIZE * 3];
     for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)(i * 31 % 251);
     for (int threads = 1; threads <= 3; threads += 2) {
-        const struct net_plan plan = {.overrides = overrides,
-                                      .count     = (int)CR_COUNT(overrides),
-                                      .kind      = CR_PROGRAM_EVAL,
-                                      .classes   = CLASSES,
-                                      .size      = SIZE,
-                                      .batch     = BATCH,
-                                      .device    = {.threads = threads},
-                                      .fuse      = true};
-        struct net            whole, range;
+        const struct net_plan plan  = {.overrides = overrides,
+                                       .count     = (int)CR_COUNT(overrides),
+                                       .kind      = CR_PROGRAM_EVAL,
+                                       .classes   = CLASSES,
+                                       .size      = SIZE,
+                                       .batch     = BATCH,
+                                       .device    = {.threads = threads},
+                                       .fuse      = true};
+        OWNED(net)            whole = {0}, range = {0};
         float                 a[LOGITS], b[LOGITS], before[LOGITS];
         REQUIRE_OK(net_open(&whole, &plan));
         REQUIRE_OK(net_open(&range, &plan));
@@ -133,8 +133,6 @@ TEST(completed_ops_are_bitwise_identical) {
             CHECK(turn == 0 || memcmp(a, before, sizeof a) != 0);
             memcpy(before, a, sizeof a);
         }
-        net_close(&whole);
-        net_close(&range);
     }
 }
 
@@ -158,9 +156,9 @@ static cr_status forward(const struct cr_config **c, struct cr_model *m, struct 
 
 TEST(a_device_without_kernels) {
     const struct cr_cost_model model = {.accepts = accepts_none};
-    const struct cr_config    *c     = NULL;
-    struct cr_model            m     = {0};
-    struct cr_program          p     = {0};
+    OWNED(config)              c     = NULL;
+    OWNED(model)               m     = {0};
+    OWNED(program)             p     = {0};
     REQUIRE_OK(forward(&c, &m, &p));
     const int ops = p.ops, fakes = net_count(&p, CR_OP_fake_quant), filters = net_count(&p, CR_OP_fake_quant_filter);
     CHECK_STATUS(cr_pass_quantize(&p, &model), CR_OK);
@@ -168,9 +166,6 @@ TEST(a_device_without_kernels) {
     CHECK_INT(p.ops, ops);
     CHECK(fakes > 5 && net_count(&p, CR_OP_fake_quant) == fakes && net_count(&p, CR_OP_fake_quant_filter) == filters);
     CHECK(net_count(&p, CR_OP_qconv) + net_count(&p, CR_OP_quantize) + net_count(&p, CR_OP_quantize_filter) == 0);
-    cr_program_free(&p);
-    cr_model_close(&m);
-    cr_config_close(c);
 }
 
 TEST(failing_allocations) {

@@ -5,6 +5,7 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/network_support.h"
+#include "tests/harness/owned.h"
 
 /* A limit that is already met changes nothing. */
 TEST(nothing_is_recomputed_without_need) {
@@ -19,10 +20,9 @@ TEST(nothing_is_recomputed_without_need) {
                                             .fuse       = true,
                                             .pool_limit = (size_t)1 << 40,
                                             .recompute  = true};
-    struct net               n;
+    OWNED(net)               n           = {0};
     CHECK_STATUS(net_open(&n, &plan), CR_OK);
     CHECK(n.fit.recomputed == 0 && n.fit.before == n.fit.after && n.fit.before > 0);
-    net_close(&n);
 }
 
 static int emit(struct cr_program *p, const struct cr_op *op, const char *name) {
@@ -136,10 +136,10 @@ static double value_of(const struct cr_program *p, size_t *peak) {
 static int needless_repetitions(const struct cr_program *p, size_t limit, double value) {
     int needless = 0;
     for (int i = 0; i < p->ops; i++) {
-        struct cr_program q;
-        const int         out = p->op[i].out[0], origin = cr_tensor_origin(p, out);
-        int               before = i - 1;
-        size_t            peak;
+        OWNED(program) q   = {0};
+        const int      out = p->op[i].out[0], origin = cr_tensor_origin(p, out);
+        int            before = i - 1;
+        size_t         peak;
         if (origin == out) continue;
         while (cr_tensor_origin(p, p->op[before].out[0]) != origin) before--;
         CHECK_STATUS(cr_program_copy(p, &q), CR_OK);
@@ -151,7 +151,6 @@ static int needless_repetitions(const struct cr_program *p, size_t limit, double
         }
         CHECK(value_of(&q, &peak) == value);
         needless += peak <= limit;
-        cr_program_free(&q);
     }
     return needless;
 }
@@ -161,7 +160,7 @@ TEST(random_programs_keep_their_values) {
     struct cr_rng rng = cr_rng_make(7, CR_RNG_TEST, 0, 0);
     int           met = 0, chains = 0, repeated = 0, needless = 0;
     for (int round = 0; round < 300; round++) {
-        struct cr_program          p;
+        OWNED(program)             p = {0};
         struct cr_recompute_report r;
         size_t                     whole, peak;
         make_random(&p, &rng);
@@ -179,7 +178,6 @@ TEST(random_programs_keep_their_values) {
         }
         met += peak <= limit;
         chains += cr_tensor_find(&p, "t1''") != CR_NONE;
-        cr_program_free(&p);
     }
     CHECK(met > 150 && chains > 0 && repeated > 500);
     CHECK_INT(needless, 0);

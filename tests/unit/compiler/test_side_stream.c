@@ -64,19 +64,18 @@ TEST(results_do_not_depend_on_the_streams) {
 
 /* Without its waits the update may read gradients that are not computed yet. */
 TEST(missing_waits_are_refused) {
-    struct offload_run s;
+    OWNED(offload_run) s = {0};
     REQUIRE_OK(offload_run_open(&s, &(struct how){.overrides = basic, .fuse = true}));
     REQUIRE_OK(compile_step(&s, true, true, 0));
     REQUIRE_OK(cr_waits_check(&s.program));
     for (int i = 0; i < s.program.ops; i++)
         for (int k = 0; k < CR_OP_WAIT_MAX; k++) s.program.op[i].wait[k] = CR_NONE;
     CHECK_STATUS(cr_waits_check(&s.program), CR_ERR_DEVICE);
-    offload_run_close(&s);
 }
 
 /* The moved ops keep their inputs longer. A limit that leaves no memory for that keeps them on the compute stream. */
 TEST(a_limit_is_kept) {
-    struct offload_run s;
+    OWNED(offload_run) s = {0};
     REQUIRE_OK(offload_run_open(&s, &(struct how){.overrides = basic, .fuse = true}));
     REQUIRE_OK(compile_step(&s, true, false, 0));
     const size_t plain_bytes = s.program.region_bytes[CR_REGION_POOL];
@@ -88,5 +87,4 @@ TEST(a_limit_is_kept) {
     REQUIRE_OK(compile_step(&s, true, true, side_bytes - 1));
     CHECK_INT(ops_on(&s.program, CR_STREAM_SIDE), 0);
     CHECK(s.program.region_bytes[CR_REGION_POOL] < side_bytes);
-    offload_run_close(&s);
 }

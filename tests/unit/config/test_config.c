@@ -1,6 +1,7 @@
 /* tests/unit/config/test_config.c: the config: defaults, precedence, includes, error messages with file and line,
  * hints, rules between keys, the dump. */
 #include "tests/harness/config_support.h"
+#include "tests/harness/owned.h"
 
 #include "config/keys.h"
 
@@ -15,8 +16,8 @@ TEST(defaults_of_channels) {
     static const double      mean[][4]  = {{0.449}, {0.485, 0.456, 0.406}, {0.485, 0.456, 0.406, 0.449}},
                         std[][4]        = {{0.226}, {0.229, 0.224, 0.225}, {0.229, 0.224, 0.225, 0.226}};
     for (size_t k = 0; k < CR_COUNT(channels); k++) {
-        const struct cr_config *config;
-        const int               n = (const int[]){1, 3, 4}[k];
+        OWNED(config) config = NULL;
+        const int     n      = (const int[]){1, 3, 4}[k];
         REQUIRE_OK(cr_config_open(&config, NULL, &channels[k], 1));
         CHECK_INT(config->data.mean.count, n);
         CHECK_INT(config->data.std.count, n);
@@ -24,14 +25,13 @@ TEST(defaults_of_channels) {
             CHECK_NEAR(cr_config_mean(config, c), mean[k][c], 1e-6);
             CHECK_NEAR(cr_config_std(config, c), std[k][c], 1e-6);
         }
-        cr_config_close(config);
     }
 }
 
 TEST(precedence) {
     static const char *const overrides[] = {"train.seed=9", " train.keep = 4 ", "train.seed=10", "data.root=a=b.c ",
                                             "model.arch=RESNET56"};
-    const struct cr_config  *config;
+    OWNED(config)            config      = NULL;
     mkdir(in_folder("sub"), 0777);
     file_text("sub/base.ini", "[train]\nbatch = 1\nepochs = 1\nseed = 1\nsteps = 1\n");
     file_text("sub/mid.ini", "include = base.ini\n[train]\nepochs = 2\nseed = 2\n");
@@ -58,7 +58,6 @@ TEST(precedence) {
         CHECK_STATUS(cr_config_fail(config, where[i][0], "x"), CR_ERR_CONFIG);
         CHECK_HAS(cr_error_message(), where[i][1]);
     }
-    cr_config_close(config);
 }
 
 TEST(includes) {
@@ -97,10 +96,9 @@ TEST(includes) {
 TEST(named_configs) {
     static const char *const names[][2] = {{"x.ini", "x"}, {"y", "y"}, {".ini", ".ini"}, {"z.ini.ini", "z.ini"}};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
-        const struct cr_config *config;
+        OWNED(config) config = NULL;
         REQUIRE_OK(cr_config_open(&config, file_text(names[i][0], ""), NULL, 0));
         CHECK_STR(config->name, names[i][1]);
-        cr_config_close(config);
     }
 }
 

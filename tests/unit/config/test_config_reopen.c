@@ -3,6 +3,7 @@
 #include "config/config.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/folder.h"
+#include "tests/harness/owned.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -63,7 +64,7 @@ TEST(pipes_are_read_once) {
     pthread_t                writer;
     void                    *written;
     folder_open();
-    char *path = cr_strdup(in_folder("pipe"));
+    OWNED(string) path = cr_strdup(in_folder("pipe"));
     REQUIRE(mkfifo(path, 0600) == 0 && pthread_create(&writer, NULL, write_pipe, path) == 0);
     const cr_status status = cr_config_open(&a, path, NULL, 0);
     CHECK(pthread_join(writer, &written) == 0 && written == path);
@@ -73,7 +74,6 @@ TEST(pipes_are_read_once) {
     CHECK(b->train.batch == 24 && b->train.epochs == 5);
     cr_config_close(a);
     cr_config_close(b);
-    cr_free(path);
 }
 
 TEST(errors_and_defaults) {
@@ -114,7 +114,7 @@ TEST(stored_stays_stored) {
 }
 
 TEST(failing_allocations) {
-    const struct cr_config *a;
+    OWNED(config) a = NULL;
     folder_open();
     char long_line[1000] = "[data]\nroot = ";
     memset(long_line + strlen(long_line), 'x', 700);
@@ -128,5 +128,4 @@ TEST(failing_allocations) {
         failing_alloc_end(&f, status);
         if (status == CR_OK) cr_config_close(b);
     }
-    cr_config_close(a);
 }

@@ -2,6 +2,7 @@
  * read it differently from how it looks, and the line numbers in error messages. Expected results follow the INI
  * grammar documented for iniparser 4.1, written here line by line. */
 #include "tests/harness/config_support.h"
+#include "tests/harness/owned.h"
 
 #include "config/ini.h"
 
@@ -55,8 +56,8 @@ TEST(reads_values) {
         {"[a:b]", NULL, "[a:b]: a section name"},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        char                    text[200];
-        const struct cr_config *config;
+        char          text[200];
+        OWNED(config) config = NULL;
         snprintf(text, sizeof text, "[data]\n%s\n", cases[i].line);
         if (!cases[i].value) {
             CHECK_HAS(refusal(text, NULL), cases[i].why);
@@ -65,7 +66,6 @@ TEST(reads_values) {
         CHECK_STR(refusal(text, NULL), "");
         if (cr_config_open(&config, file_text("c.ini", text), NULL, 0) != CR_OK) continue;
         CHECK_STR(config->data.root, cases[i].value);
-        cr_config_close(config);
     }
 }
 
@@ -131,7 +131,7 @@ TEST(line_length_limit) {
 
 TEST(file_size_limit) {
     const struct cr_config *config;
-    struct cr_text          text = {0};
+    OWNED(text)             text = {0};
     for (int i = 0; i < 3000; i++) cr_text_add(&text, "[s%d]\n", i);
     REQUIRE(!text.failed);
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);
@@ -140,7 +140,6 @@ TEST(file_size_limit) {
     while (text.length <= CR_INI_FILE_MAX) cr_text_add(&text, "# %080d\n", 0);
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "c.ini: larger than 256 KiB");
-    cr_text_free(&text);
 }
 
 TEST(invalid_paths_are_refused) {
@@ -193,15 +192,14 @@ TEST(values_of_iniparser) {
                                              {"a\\", NULL, "ends in a backslash"},
                                              {"a;\\b", NULL, "backslash"}};
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        const char    *why;
-        struct cr_text text = {0};
-        bool           can  = cr_ini_can_hold(cases[i].line, &why);
+        const char *why;
+        OWNED(text) text = {0};
+        bool        can  = cr_ini_can_hold(cases[i].line, &why);
         CHECK(can == (cases[i].value != NULL));
         if (!can && !cases[i].value) CHECK_HAS(why, cases[i].why);
         if (!can) continue;
         cr_ini_add_value(&text, cases[i].line);
         CHECK_STR(text.data ? text.data : "", cases[i].value ? cases[i].value : "");
-        cr_text_free(&text);
     }
 }
 

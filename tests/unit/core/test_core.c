@@ -3,6 +3,7 @@
 #include "core/dtype.h"
 #include "core/rng.h"
 #include "model/model.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 /* ---- Philox4x32-10: the known answers published with Random123 ---- */
@@ -161,8 +162,8 @@ static void check_moments(const struct cr_param_store *store, int param, const s
 }
 
 static void check_init(const char *const *overrides, int count, bool fan_out, bool normal) {
-    const struct cr_config *config;
-    struct cr_model         model;
+    OWNED(config) config = NULL;
+    OWNED(model)  model  = {0};
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, count));
     REQUIRE_OK(cr_model_open(config, 10, 32, 32, &model));
     const struct cr_param_store *store = &model.store;
@@ -181,8 +182,6 @@ static void check_init(const char *const *overrides, int count, bool fan_out, bo
             for (int64_t k = 0; k < q->elems; k++) CHECK(fabsf(cr_param_store_initial(store, i, k, config)) <= 0.125f);
         }
     }
-    cr_model_close(&model);
-    cr_config_close(config);
 }
 
 TEST(initial_weights_follow_he) {
@@ -196,15 +195,14 @@ TEST(initial_weights_follow_he) {
 /* ---- networks ---- */
 
 static int64_t parameters_of(const char *const *overrides, int count) {
-    const struct cr_config *config;
-    struct cr_model         model;
-    int64_t                 sum = -1;
+    OWNED(config)   config = NULL;
+    struct cr_model model;
+    int64_t         sum = -1;
     if (cr_config_open(&config, NULL, overrides, count) != CR_OK) return -1;
     if (cr_model_open(config, 1000, 224, 224, &model) == CR_OK) {
         sum = cr_param_store_trainable(&model.store);
         cr_model_close(&model);
     }
-    cr_config_close(config);
     return sum;
 }
 
@@ -301,14 +299,13 @@ TEST(arenas_refuse_arrays_that_cannot_be_counted) {
 }
 
 TEST(text_is_valid_json_or_failed) {
-    struct cr_text text = {0};
+    OWNED(text) text = {0};
     cr_text_add_json(&text, "a\"b\\c\n\x01");
     CHECK_STR(text.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
     cr_alloc_fail_at(1);
     for (int i = 0; i < 1000 && !text.failed; i++) cr_text_add(&text, "%d", i);
     cr_alloc_fail_at(0);
     CHECK(text.failed);
-    cr_text_free(&text);
 }
 
 /* The reason of an error stands at the end of its message, behind paths of any length. */

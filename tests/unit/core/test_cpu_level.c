@@ -36,7 +36,7 @@ static bool word_is(const char *name) {
 TEST(the_level_is_what_the_system_reports) {
     static const char *const avx2[]   = {"avx2", "fma", "f16c", "bmi2", NULL};
     static const char *const avx512[] = {"avx512f", "avx512bw", "avx512dq", "avx512vl", NULL};
-    char                    *flags    = system_flags();
+    OWNED(string)            flags    = system_flags();
     if (!flags) SKIP("the system reports no flags of the processor");
     const enum cr_cpu_level want = !has_all(flags, avx2)     ? CR_CPU_BASELINE
                                    : !has_all(flags, avx512) ? CR_CPU_AVX2
@@ -62,7 +62,6 @@ TEST(the_level_is_what_the_system_reports) {
         CHECK(strncmp(cr_cpu_text(), cr_cpu_level_name((enum cr_cpu_level)level), 4) == 0);
     }
     CHECK(cr_cpu_set_level(used));
-    cr_free(flags);
 }
 
 TEST(the_variable_decides) {

@@ -5,6 +5,7 @@
 #include "formats/safetensors.h"
 #include "graph/graph.h"
 #include "tests/harness/image_support.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 #include <math.h>
@@ -25,9 +26,9 @@ static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size
 
 /* Names are "OP AMOUNT IMAGE", with the number of the operation. */
 TEST(operations_match_pil) {
-    struct cr_st_file *file;
-    int                seen[CR_PIXELS_HUE + 1] = {0};
-    char               path[512];
+    OWNED(weights) file                    = NULL;
+    int            seen[CR_PIXELS_HUE + 1] = {0};
+    char           path[512];
     snprintf(path, sizeof path, "%s/tests/golden/augment/pil.safetensors", CR_SOURCE_DIR);
     REQUIRE_OK(cr_st_open(path, &file));
     for (int i = 0; i < cr_st_count(file); i++) {
@@ -51,7 +52,6 @@ TEST(operations_match_pil) {
         free(copy);
     }
     for (int op = 0; op <= CR_PIXELS_HUE; op++) CHECK(seen[op] > 0 || op == CR_PIXELS_IDENTITY);
-    cr_st_close(file);
 }
 
 /* The table of TrivialAugmentWide in torchvision: the largest amount of each operation, and the smallest. */

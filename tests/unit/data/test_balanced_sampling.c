@@ -3,6 +3,7 @@
  * resuming. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
+#include "tests/harness/owned.h"
 
 enum { COMMON = 50, RARE = 3, MIDDLE = 9, ALL = COMMON + RARE + MIDDLE, BATCH = 31 };
 
@@ -23,8 +24,8 @@ static struct cr_loader_options balanced_options(int64_t batch, int workers) {
 }
 
 TEST(classes_occur_equally_often) {
-    struct cr_dataset *set;
-    struct cr_loader  *loader;
+    OWNED(dataset) set    = NULL;
+    OWNED(loader)  loader = NULL;
     folder_open();
     REQUIRE_OK(open_uneven(&set));
     struct cr_loader_options options = balanced_options(BATCH, 2);
@@ -62,15 +63,13 @@ TEST(classes_occur_equally_often) {
     for (int k = 0; k < 3; k++) CHECK(extra[k] > 15 && extra[k] < 38);   /* no class is preferred */
     for (int i = 0; i < COMMON; i++) CHECK(met[i] >= 4 && met[i] <= 32); /* of 40 epochs, 16.3 on average */
     CHECK(mixed > 115);                                                  /* the classes are mixed within an epoch */
-    cr_loader_close(loader);
-    cr_dataset_close(set);
 }
 
 /* A sample that occurs several times in an epoch has a crop of its own each time. */
 TEST(repeated_samples_differ) {
-    struct cr_dataset *set;
-    struct cr_loader  *loader;
-    struct cr_batch    batch;
+    OWNED(dataset)  set    = NULL;
+    OWNED(loader)   loader = NULL;
+    struct cr_batch batch;
     folder_open();
     REQUIRE_OK(open_uneven(&set));
     struct cr_loader_options options = balanced_options(ALL, 0);
@@ -86,14 +85,12 @@ TEST(repeated_samples_differ) {
     CHECK(pairs >= 3 * 15);   /* three samples, six or seven times each */
     CHECK(equal * 8 < pairs); /* 5 x 5 shifts, mirrored or not: 2 % are equal by chance */
     cr_loader_release(loader, &batch);
-    cr_loader_close(loader);
-    cr_dataset_close(set);
 }
 
 /* An image that cannot be read is replaced, with all samples of its class if need be. */
 TEST(corrupt_images_are_replaced) {
-    struct cr_dataset *set;
-    struct cr_loader  *loader;
+    OWNED(dataset) set    = NULL;
+    OWNED(loader)  loader = NULL;
     folder_open();
     REQUIRE_OK(open_uneven(&set));
     for (int i = COMMON; i < COMMON + RARE; i++) write_bytes(in_folder("b/%03d.png", i), "no image", 8);
@@ -106,6 +103,4 @@ TEST(corrupt_images_are_replaced) {
         cr_loader_release(loader, &batch);
     }
     CHECK_INT(cr_loader_corrupt(loader), RARE);
-    cr_loader_close(loader);
-    cr_dataset_close(set);
 }

@@ -1,6 +1,7 @@
 /* tests/unit/data/test_cifar.c: the dataset formats CIFAR-10 and CIFAR-100: layout, counts and names against published
  * values, and error messages. */
 #include "tests/harness/datasets_support.h"
+#include "tests/harness/owned.h"
 
 #include "data/source.h"
 
@@ -68,18 +69,16 @@ TEST(cifar10_folder_is_found_and_checked) {
 TEST(cifar100_reads_fine_labels) {
     folder_open();
     put_cifar(tmp_path, "cifar-100-binary/test.bin", 10000, 2, 42);
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar100", root_is(tmp_path)));
     CHECK_INT(cr_dataset_classes(set), 100);
     CHECK_STR(cr_dataset_class_name(set, 0), "apple");
     CHECK_STR(cr_dataset_class_name(set, 99), "worm");
     for (int c = 1; c < 100; c++) CHECK(strcmp(cr_dataset_class_name(set, c - 1), cr_dataset_class_name(set, c)) < 0);
-    struct cr_image image;
-    int32_t         label;
+    OWNED(image) image = {0};
+    int32_t      label;
     REQUIRE_OK(cr_dataset_get(set, 9999, &image, &label));
     CHECK_INT(label, 42);
-    cr_image_free(&image);
-    cr_dataset_close(set);
 }
 
 /* The real dataset: counts by class and batch, first bytes, mean and standard deviation as published in the README of
@@ -95,22 +94,21 @@ TEST(cifar10_matches_the_published_data) {
     text_into(path, "%s/cifar10/data_batch_1.bin", test_data_dir());
     if (access(path, R_OK) != 0) SKIP("no unpacked cifar10 in CRESNET_TEST_DATA");
     text_into(path, "%s/cifar10", test_data_dir());
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=cifar10", root_is(path)));
     REQUIRE(cr_dataset_count(set) == 50000);
-    int            counts[5][10] = {{0}};
-    double         sum[3] = {0}, square[3] = {0};
-    struct cr_text text = {0};
+    int         counts[5][10] = {{0}};
+    double      sum[3] = {0}, square[3] = {0};
+    OWNED(text) text = {0};
     for (int64_t i = 0; i < 50000; i++) {
-        struct cr_image image;
-        int32_t         label;
+        OWNED(image) image = {0};
+        int32_t      label;
         REQUIRE_OK(cr_dataset_get(set, i, &image, &label));
         counts[i / 10000][label]++;
         if (i == 0) CHECK(label == 6 && image.rgb[0] == 0x3b && image.rgb[3] == 0x2b && image.rgb[6] == 0x32);
         int64_t s[3] = {0}, q[3] = {0};
         for (int p = 0; p < 3072; p++) s[p % 3] += image.rgb[p], q[p % 3] += image.rgb[p] * image.rgb[p];
         for (int c = 0; c < 3; c++) sum[c] += (double)s[c], square[c] += (double)q[c];
-        cr_image_free(&image);
     }
     CHECK(!memcmp(counts, by_batch, sizeof counts));
     static const double mean[3] = {0.491400, 0.482158, 0.446531}, deviation[3] = {0.247032, 0.243485, 0.261588};
@@ -122,6 +120,4 @@ TEST(cifar10_matches_the_published_data) {
     cr_dataset_describe(set, &text);
     CHECK_STR(text.data, "50000 images, 10 classes, 5000 per class");
     CHECK_STR(cr_dataset_class_name(set, 6), "frog");
-    cr_text_free(&text);
-    cr_dataset_close(set);
 }

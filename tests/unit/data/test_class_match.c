@@ -2,6 +2,7 @@
  * renumbered dataset gives the new labels in every function. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
+#include "tests/harness/owned.h"
 
 #include "data/class_match.h"
 #include "data/pack.h"
@@ -81,12 +82,10 @@ TEST(folds_are_unicode) {
         {"A\xc2\xa0 B", "a b"},                   /* no-break space */
     };
     for (size_t i = 0; i < CR_COUNT(pair); i++) {
-        struct cr_text a = {0}, b = {0};
+        OWNED(text) a = {0}, b = {0};
         cr_class_name_fold(pair[i][0], &a);
         cr_class_name_fold(pair[i][1], &b);
         CHECK_STR(a.data, b.data);
-        cr_text_free(&a);
-        cr_text_free(&b);
     }
     struct cr_text same = {0};
     cr_class_name_fold("\xff\xfeX\xf0\x9f\x90\x9d", &same); /* no UTF-8, and a bee */
@@ -129,12 +128,12 @@ TEST(lack_of_memory) {
 enum { SAMPLES = 9 };
 
 TEST(labels_are_renumbered) {
-    char                    name[64];
-    struct cr_dataset      *set;
-    struct cr_loader       *loader;
-    struct cr_batch         batch;
-    const struct cr_config *config;
-    float                  *weights;
+    char              name[64];
+    OWNED(dataset)    set = NULL;
+    struct cr_loader *loader;
+    struct cr_batch   batch;
+    OWNED(config)     config  = NULL;
+    OWNED(floats)     weights = NULL;
     folder_open();
     for (int i = 0; i < SAMPLES; i++) { /* image i has the colour i + 1; classes a, b, c have 2, 3 and 4 images */
         snprintf(name, sizeof name, "%s/%03d.png", i < 2 ? "a" : i < 5 ? "b" : "c", i);
@@ -173,17 +172,14 @@ TEST(labels_are_renumbered) {
     REQUIRE_OK(make_config(&config, "loss.class_weights=10,20,30"));
     REQUIRE_OK(cr_dataset_class_weights(config, set, 3, &weights));
     CHECK(weights[1] == 10 && weights[2] == 20 && weights[0] == 30);
-    cr_free(weights);
-    cr_config_close(config);
-    cr_dataset_close(set);
 }
 
 TEST(rows_are_renumbered) {
     enum { CLASSES = 40 }; /* two words */
-    char               path[SUPPORT_PATH], *csv;
-    struct cr_text     text = {0};
-    struct cr_dataset *set;
-    int                to[CLASSES];
+    char           path[SUPPORT_PATH], *csv;
+    OWNED(dataset) set  = NULL;
+    OWNED(text)    text = {0};
+    int            to[CLASSES];
     folder_open();
     for (int k = 0; k < CLASSES; k++) {
         cr_text_add(&text, "%02d.png,l%02d;l%02d\n", k, k, (k + 1) % CLASSES);
@@ -199,15 +195,13 @@ TEST(rows_are_renumbered) {
         CHECK_INT(row[0], 2);
         for (int k = 0; k < CLASSES; k++) CHECK_INT(cr_dataset_row_has(row, to[k]), k == i || k == (i + 1) % CLASSES);
     }
-    cr_text_free(&text);
-    cr_dataset_close(set);
 }
 
 /* Packs of training and validation whose classes are in another order: labels are those of training. */
 TEST(packed_order) {
     static const char *const train[] = {"x", "y", "z"}, *const val[] = {"z", "x", "y"};
     struct cr_pack_writer  *writer;
-    struct cr_dataset      *set;
+    OWNED(dataset)          set = NULL;
     const struct cr_config *config;
     uint8_t                 pixels[32 * 32 * 3] = {0};
     folder_open();
@@ -225,5 +219,4 @@ TEST(packed_order) {
         CHECK_STR(cr_dataset_class_name(set, k), train[k]);
         CHECK_INT(cr_dataset_label(set, k), want[k]);
     }
-    cr_dataset_close(set);
 }

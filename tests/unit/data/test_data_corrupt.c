@@ -1,12 +1,13 @@
 /* tests/unit/data/test_data_corrupt.c: images that cannot be read: skipped, replaced and counted, or named, independent
  * of the workers. */
 #include "tests/harness/loader_support.h"
+#include "tests/harness/owned.h"
 
 TEST(skipped_images_are_replaced_and_counted) {
     write_set();
     put_text(tmp_path, "a/007.png", "\x89PNG\r\n\x1a\n, and then nothing");
     put_text(tmp_path, "b/033.png", "");
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(open_folder(&set));
     uint64_t want = 0;
     for (int workers = 0; workers <= 4; workers += 2) {
@@ -49,7 +50,6 @@ TEST(skipped_images_are_replaced_and_counted) {
         CHECK_INT(cr_loader_corrupt(loader), 2);
         cr_loader_close(loader);
     }
-    cr_dataset_close(set);
 }
 
 /* JPEGs, one of them truncated near its end: whether it counts as corrupt must not depend on the random crops, nor on
@@ -64,7 +64,7 @@ TEST(truncated_image_is_corrupt_for_any_crop) {
         write_bytes(path, jpeg, i == 13 ? count - 60 : count);
     }
     cr_free(jpeg);
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(open_folder(&set));
     uint64_t want = 0;
     for (int workers = 0; workers <= 2; workers++) {
@@ -92,18 +92,17 @@ TEST(truncated_image_is_corrupt_for_any_crop) {
         if (!workers) want = late;
         CHECK(late == want);
     }
-    cr_dataset_close(set);
 }
 
 TEST(fatal_names_the_first_image) {
     write_set();
     put_text(tmp_path, "b/045.png", "nonsense");
     put_text(tmp_path, "b/047.png", "nonsense");
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(open_folder(&set));
     for (int workers = 0; workers <= 4; workers += 2) {
         struct cr_loader_options options = plain_options(CR_SPLIT_VAL, 10, workers);
-        struct cr_loader        *loader;
+        OWNED(loader)            loader  = NULL;
         struct cr_batch          batch;
         options.corrupt_fatal = true;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
@@ -117,9 +116,7 @@ TEST(fatal_names_the_first_image) {
             CHECK_HAS(cr_error_message(), "b/045.png");
             CHECK_HAS(cr_error_message(), "data.corrupt");
         }
-        cr_loader_close(loader);
     }
-    cr_dataset_close(set);
 }
 
 TEST(no_readable_image_is_an_error) {
@@ -129,7 +126,7 @@ TEST(no_readable_image_is_an_error) {
         snprintf(name, sizeof name, "%c/%d.jpg", "ab"[i % 2], i);
         put_text(tmp_path, name, "nonsense");
     }
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(open_folder(&set));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 4, 2);
     struct cr_loader        *loader;
@@ -141,5 +138,4 @@ TEST(no_readable_image_is_an_error) {
     options.batch = 9;
     CHECK_STATUS(cr_loader_open(set, &options, &loader), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "more than the 8 training images");
-    cr_dataset_close(set);
 }

@@ -2,6 +2,7 @@
  * every evaluation sample once. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
+#include "tests/harness/owned.h"
 
 #include <time.h>
 
@@ -32,8 +33,8 @@ static uint64_t sum_part(const struct cr_dataset *set, struct cr_loader_options 
  * queue change nothing; a loader that starts at any batch delivers the same batches as one from the start; those of the
  * ranks are the parts of the whole ones. */
 TEST(workers_ranks_and_resuming_change_nothing) {
-    struct cr_dataset *set;
-    uint64_t           plain = 0;
+    OWNED(dataset) set   = NULL;
+    uint64_t       plain = 0;
     write_set();
     REQUIRE_OK(open_folder(&set));
     for (int k = 0; k < 6; k++) {
@@ -65,17 +66,16 @@ TEST(workers_ranks_and_resuming_change_nothing) {
         CHECK(k < 2 || first != plain);
         plain = k < 2 ? first : plain;
     }
-    cr_dataset_close(set);
 }
 
 TEST(an_epoch_is_a_permutation) {
     write_set();
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(open_folder(&set));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 16, 2);
     for (int drop = 0; drop < 2; drop++) {
-        struct cr_loader *loader;
-        int               first[2][IMAGES + 16] = {{0}}, same = 0;
+        OWNED(loader) loader                = NULL;
+        int           first[2][IMAGES + 16] = {{0}}, same = 0;
         options.drop_last = drop;
         CHECK_INT(cr_loader_batches(set, &options), drop ? 3 : 4);
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
@@ -105,20 +105,18 @@ TEST(an_epoch_is_a_permutation) {
         }
         for (int i = 0; i < 48; i++) same += first[0][i] == first[1][i];
         CHECK(same < 12); /* the next epoch has another order */
-        cr_loader_close(loader);
     }
-    cr_dataset_close(set);
 }
 
 TEST(evaluation_delivers_each_sample_once) {
     write_set();
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(open_folder(&set));
     static const int batches[] = {1, 7, 60, 64};
     for (size_t k = 0; k < CR_COUNT(batches); k++)
         for (int workers = 0; workers <= 3; workers++) {
             struct cr_loader_options options = plain_options(CR_SPLIT_VAL, batches[k], workers);
-            struct cr_loader        *loader;
+            OWNED(loader)            loader  = NULL;
             struct cr_batch          batch;
             int                      next = 0;
             REQUIRE_OK(cr_loader_open(set, &options, &loader));
@@ -142,21 +140,19 @@ TEST(evaluation_delivers_each_sample_once) {
             REQUIRE_OK(cr_loader_next(loader, &batch)); /* a second call still reports the end */
             CHECK_INT(batch.count, 0);
             CHECK_INT(cr_loader_corrupt(loader), 0);
-            cr_loader_close(loader);
         }
-    cr_dataset_close(set);
 }
 
 /* Each image once among all ranks, which have equally many batches. */
 TEST(ranks_evaluate_each_sample_once) {
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37", "data.image_size=8"));
     for (int ranks = 2; ranks <= 5; ranks++)
         for (int64_t batch = 1; batch <= 40; batch += 13) {
             int64_t counted = 0, labelled = 0, rounds = 0;
             for (int r = 0; r < ranks; r++) {
-                struct cr_loader_options o = plain_options(CR_SPLIT_VAL, batch, 2);
-                struct cr_loader        *loader;
+                struct cr_loader_options o      = plain_options(CR_SPLIT_VAL, batch, 2);
+                OWNED(loader)            loader = NULL;
                 struct cr_batch          b;
                 o.rank  = r;
                 o.ranks = ranks;
@@ -169,22 +165,20 @@ TEST(ranks_evaluate_each_sample_once) {
                     rounds = CR_MAX(rounds, n + 1);
                     cr_loader_release(loader, &b);
                 }
-                cr_loader_close(loader);
             }
             CHECK_INT(counted, 37);
             CHECK_INT(labelled, 37);
             CHECK_INT(rounds, (37 + batch * ranks - 1) / (batch * ranks));
         }
-    cr_dataset_close(set);
 }
 
 /* Repeated augmentation: an epoch shows a part of the images several times, each time with a crop and a partner of its
  * own. */
 TEST(each_image_occurs_three_times_in_its_batch) {
     enum { REPEATS = 3, PLACES = 18 }; /* a group of six images, three times each; 60 images */
-    struct cr_dataset *set;
-    struct cr_loader  *loader;
-    int                shown[IMAGES] = {0}, equal = 0, pairs = 0;
+    OWNED(dataset) set           = NULL;
+    OWNED(loader)  loader        = NULL;
+    int            shown[IMAGES] = {0}, equal = 0, pairs = 0;
     write_set();
     REQUIRE_OK(open_folder(&set));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, PLACES, 2);
@@ -221,14 +215,12 @@ TEST(each_image_occurs_three_times_in_its_batch) {
     CHECK_INT(pairs, 20 * 3 * 6 * 3);
     CHECK(equal * 15 < pairs); /* 5 x 5 shifts, mirrored or not: 2 % are equal by chance */
     for (int i = 0; i < IMAGES; i++) CHECK(shown[i] >= 1 && shown[i] <= 15); /* 6 of 20 epochs on average */
-    cr_loader_close(loader);
-    cr_dataset_close(set);
 }
 
 /* ---- closing ---- */
 
 TEST(closing_does_not_wait_for_pending_batches) {
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=4096", "data.image_size=224"));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 1024, 3);
     options.prepare =
@@ -242,17 +234,16 @@ TEST(closing_does_not_wait_for_pending_batches) {
         CHECK(clock() - start < CLOCKS_PER_SEC); /* the two batches in flight would take many seconds */
     }
     cr_loader_close(NULL);
-    cr_dataset_close(set);
 }
 
 TEST(no_allocation_after_the_first_batch) {
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=200", "data.image_size=48"));
     for (int workers = 0; workers <= 2; workers++) {
         struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 50, workers);
         options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
-        struct cr_loader *loader;
-        uint64_t          calls = 0;
+        OWNED(loader) loader             = NULL;
+        uint64_t      calls              = 0;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
         for (int b = 0; b < 60; b++) {
             struct cr_batch batch;
@@ -263,21 +254,19 @@ TEST(no_allocation_after_the_first_batch) {
         }
         CHECK_INT(cr_alloc_calls(), calls);
         CHECK(cr_loader_wait_ns(loader) > 0);
-        cr_loader_close(loader);
     }
-    cr_dataset_close(set);
 }
 
 /* A consumer may hold a batch while it requests the next one. */
 TEST(batch_may_be_held) {
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=64"));
     for (int workers = 0; workers <= 2; workers++) {
         struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 8, workers);
         options.prepare.size             = 32;
         options.prefetch                 = 1;
-        struct cr_loader *loader;
-        struct cr_batch   held, next;
+        OWNED(loader)   loader           = NULL;
+        struct cr_batch held, next;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
         REQUIRE_OK(cr_loader_next(loader, &held));
         for (int b = 1; b < 20; b++) {
@@ -288,15 +277,13 @@ TEST(batch_may_be_held) {
             held = next;
         }
         cr_loader_release(loader, &held);
-        cr_loader_close(loader);
     }
-    cr_dataset_close(set);
 }
 
 TEST(failing_allocations_are_reported) {
     write_set();
     put_text(tmp_path, "a/007.png", "nonsense");
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(open_folder(&set));
     for (int workers = 0; workers <= 2; workers += 2)
         for_each_failing_alloc(f, .least = 10, .tolerated = true, .dense = 60, .stride = 97) {
@@ -309,7 +296,6 @@ TEST(failing_allocations_are_reported) {
             cr_loader_close(loader);
             failing_alloc_end(&f, status);
         }
-    cr_dataset_close(set);
 }
 
 /* ---- memory of a device ---- */
@@ -329,7 +315,7 @@ static void release_counted(void *owner, void *memory) {
 /* A device that copies late: the images of a released batch are still the same when two more were released, and the
  * batches are those of a loader with ordinary memory. The thread sanitizer sees a worker that fills them too early. */
 TEST(a_device_copies_after_the_release) {
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37"));
     for (int workers = 0; workers <= 3; workers += 3) {
         struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, workers);
@@ -362,5 +348,4 @@ TEST(a_device_copies_after_the_release) {
         cr_loader_close(loader);
         CHECK_INT(released, reserved);
     }
-    cr_dataset_close(set);
 }

@@ -4,6 +4,7 @@
 
 #include "data/source.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 
 /* ---- folders ---- */
 
@@ -44,14 +45,13 @@ TEST(folders_are_listed_in_order) {
     CHECK_STR(cr_dataset_class_name(set, 2), "dog");
     REQUIRE(cr_dataset_count(set) == 5);
     for (int64_t i = 0; i < 5; i++) {
-        struct cr_image image;
-        int32_t         label;
+        OWNED(image) image = {0};
+        int32_t      label;
         cr_dataset_sample_name(set, i, name, sizeof name);
         CHECK_STR(name + strlen(tmp_path) + strlen("/train/"), want[i]);
         REQUIRE_OK(cr_dataset_get(set, i, &image, &label));
         CHECK_INT(label, labels[i]);
         CHECK(image.width == 3 && image.height == 4 && image.rgb[0] == colours[i]);
-        cr_image_free(&image);
     }
     cr_dataset_close(set);
     REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, FOLDER_SET));
@@ -98,15 +98,14 @@ TEST(val_fraction_selects_by_name) {
     char taken[3][20] = {{0}};
     int  labels[3]    = {0};
     for (int k = 0; k < 60; k++) {
-        const struct cr_dataset *set = k < 45 ? train : val;
-        struct cr_image          image;
+        const struct cr_dataset *set   = k < 45 ? train : val;
+        OWNED(image)             image = {0};
         int32_t                  label;
         REQUIRE_OK(cr_dataset_get(set, k < 45 ? k : k - 45, &image, &label));
         int i = image.rgb[0] - label * 40;
         REQUIRE(i >= 0 && i < 20);
         taken[label][i]++;
         if (k >= 45) labels[label]++;
-        cr_image_free(&image);
     }
     for (int c = 0; c < 3; c++) {
         CHECK_INT(labels[c], 5);
@@ -181,32 +180,26 @@ TEST(shapes_are_the_same_everywhere) {
 }
 
 TEST(synthetic_is_a_function_of_seed_and_sample) {
-    struct cr_dataset *a, *b, *c;
+    OWNED(dataset) a = NULL, b = NULL, c = NULL;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, "data.kind=synthetic", "model.classes=7", "data.train_images=1000"));
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=synthetic", "model.classes=7", "data.train_images=1000"));
     REQUIRE_OK(
         OPEN(CR_SPLIT_TRAIN, &c, "data.kind=synthetic", "model.classes=7", "data.train_images=1000", "train.seed=2"));
     int counts[7] = {0}, differs = 0;
     for (int64_t i = 0; i < 1000; i++) {
-        struct cr_image x, y, z;
-        int32_t         lx, ly, lz;
+        OWNED(image) x = {0}, y = {0}, z = {0};
+        int32_t      lx, ly, lz;
         REQUIRE_OK(cr_dataset_get(a, i, &x, &lx));
         REQUIRE_OK(cr_dataset_get(b, i, &y, &ly));
         REQUIRE_OK(cr_dataset_get(c, i, &z, &lz));
         CHECK(lx == ly && x.width == 32 && !memcmp(x.rgb, y.rgb, 3072));
         differs += memcmp(x.rgb, z.rgb, 3072) != 0;
         counts[lx]++;
-        cr_image_free(&x);
-        cr_image_free(&y);
-        cr_image_free(&z);
     }
     CHECK_INT(differs, 1000);
     for (int k = 0; k < 7; k++) CHECK_NEAR(counts[k], 1000 / 7.0, 60);
     CHECK(cr_dataset_fingerprint(a) == cr_dataset_fingerprint(b) &&
           cr_dataset_fingerprint(a) != cr_dataset_fingerprint(c));
-    cr_dataset_close(a);
-    cr_dataset_close(b);
-    cr_dataset_close(c);
 }
 
 /* Each format, with the n-th allocation failing for every n. */
@@ -217,19 +210,16 @@ TEST(failing_allocations_are_reported) {
     put_text(tmp_path, "batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
     static const char *const kinds[] = {"data.kind=folder", "data.kind=cifar10", "data.kind=synthetic"};
     for (size_t k = 0; k < CR_COUNT(kinds); k++) {
-        const struct cr_config *config;
+        OWNED(config) config = NULL;
         REQUIRE_OK(make_config(&config, kinds[k], root_is(tmp_path), "data.val_fraction=0.5"));
         for_each_failing_alloc(f, .least = 4) {
-            struct cr_dataset *set   = NULL;
-            struct cr_image    image = {0};
-            int32_t            label;
+            OWNED(dataset) set   = NULL;
+            OWNED(image)   image = {0};
+            int32_t        label;
             failing_alloc_begin(&f);
             cr_status status = cr_dataset_open(config, CR_SPLIT_VAL, &set);
             if (status == CR_OK) status = cr_dataset_get(set, 0, &image, &label);
             failing_alloc_end(&f, status);
-            cr_image_free(&image);
-            cr_dataset_close(set);
         }
-        cr_config_close(config);
     }
 }

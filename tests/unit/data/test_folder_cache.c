@@ -6,6 +6,7 @@
 #include "data/source/folder_list.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 
 #include <dirent.h>
 #include <sys/wait.h>
@@ -30,20 +31,19 @@ static void make_images(const char *root) {
 }
 
 static cr_status open_set(const char *root, double fraction, enum cr_split split, struct cr_dataset **set) {
-    char                    of_root[SUPPORT_PATH], of_fraction[64];
-    const struct cr_config *config;
-    const char *const       keys[] = {"data.kind=folder", text_into(of_root, "data.root=%s", root), of_fraction};
+    char              of_root[SUPPORT_PATH], of_fraction[64];
+    OWNED(config)     config = NULL;
+    const char *const keys[] = {"data.kind=folder", text_into(of_root, "data.root=%s", root), of_fraction};
     snprintf(of_fraction, sizeof of_fraction, "data.val_fraction=%g", fraction);
     CR_TRY(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
     const cr_status status = cr_dataset_open(config, split, set);
-    cr_config_close(config);
     return status;
 }
 
 /* Number of images, or -1; *fingerprint: of their names. */
 static int64_t count_of(const char *root, double fraction, enum cr_split split, uint64_t *fingerprint) {
-    struct cr_dataset *set;
-    int64_t            count = -1;
+    OWNED(dataset) set   = NULL;
+    int64_t        count = -1;
     if (open_set(root, fraction, split, &set) != CR_OK) {
         printf("    %s\n", cr_error_message());
         cr_error_clear();
@@ -51,7 +51,6 @@ static int64_t count_of(const char *root, double fraction, enum cr_split split, 
     }
     count = cr_dataset_count(set);
     if (fingerprint) *fingerprint = cr_dataset_fingerprint(set);
-    cr_dataset_close(set);
     return count;
 }
 
@@ -185,7 +184,7 @@ TEST(damaged_lists_are_replaced) {
     uint64_t want, got;
     text_into(path, "%s/same", all);
     CHECK(is_stored(path, file));
-    uint8_t *good = read_bytes(file, &length);
+    OWNED(bytes) good = read_bytes(file, &length);
     count_of(path, 0.5, CR_SPLIT_TRAIN, &want);
     for (size_t i = 0; i < 24; i++) {
         const size_t at   = i < 12 ? i * 3 : length / 24 * i;
@@ -201,7 +200,6 @@ TEST(damaged_lists_are_replaced) {
         CHECK(again == length && memcmp(copy, good, length) == 0);
         cr_free(copy);
     }
-    cr_free(good);
 }
 
 TEST(processes_may_store_at_the_same_time) {

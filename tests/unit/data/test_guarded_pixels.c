@@ -8,6 +8,7 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/guard_pages.h"
 #include "tests/harness/image_support.h"
+#include "tests/harness/owned.h"
 
 #include <sys/wait.h>
 
@@ -34,7 +35,7 @@ static struct guarded noise(struct cr_rng *rng, size_t count, enum guard_side si
 
 TEST(guards_refuse_accesses) {
     for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) {
-        struct guarded          g      = guard_alloc(5, (enum guard_side)side);
+        OWNED(guarded)          g      = guard_alloc(5, (enum guard_side)side);
         const volatile uint8_t *beyond = side == GUARD_AFTER ? g.bytes + g.count : g.bytes - 1;
         int                     status = 0;
         const pid_t             child  = fork();
@@ -45,7 +46,6 @@ TEST(guards_refuse_accesses) {
         REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
         CHECK(TEST_SANITIZED || WIFSIGNALED(status)); /* a sanitizer exits with a code of its own */
         CHECK(status != 0);
-        guard_free(&g);
     }
 }
 
@@ -80,12 +80,11 @@ static void resize_at(enum cr_cpu_level level) {
             draw_resize(&rng, &job, k);
             job.dst_stride      = (size_t)job.part_w * cr_format_bytes(format);
             struct guarded from = noise(&rng, job.src_stride * (size_t)job.src_h, (enum guard_side)side);
-            struct guarded to   = guard_alloc(job.dst_stride * (size_t)job.part_h, (enum guard_side)side);
+            OWNED(guarded) to   = guard_alloc(job.dst_stride * (size_t)job.part_h, (enum guard_side)side);
             job.src = from.bytes, job.dst = to.bytes;
             CHECK_STATUS(cr_resize_run(&job, &tables), CR_OK);
             check_same(level, (enum guard_side)side, k, to.bytes, to.count);
             guard_free(&from);
-            guard_free(&to);
         }
     }
     cr_free(tables.bytes);
@@ -129,7 +128,7 @@ static void prepare_one(enum cr_cpu_level level, enum guard_side side, int k) {
     const int              h       = fixed ? fixed : 1 + (int)cr_rng_below(&rng, 70);
     const size_t           bytes   = (size_t)(w * h) * 3;
     struct guarded         pixels  = noise(&rng, bytes, side);
-    struct guarded         out     = guard_alloc(cr_prepare_bytes(&prep), side);
+    OWNED(guarded)         out     = guard_alloc(cr_prepare_bytes(&prep), side);
     struct cr_scratch      scratch = {0};
     int32_t                box[4];
     const struct cr_stored stored = {.format = CR_RGB8, .pixels = {w, h, pixels.bytes, CR_RGB8}};
@@ -142,7 +141,6 @@ static void prepare_one(enum cr_cpu_level level, enum guard_side side, int k) {
     check_same(level, side, 2 * k + 1, out.bytes, out.count);
     cr_scratch_free(&scratch);
     guard_free(&pixels);
-    guard_free(&out);
 }
 
 static void prepare_at(enum cr_cpu_level level) {
@@ -160,12 +158,11 @@ static void operations_at(enum cr_cpu_level level) {
             const int              channels = k / 16 % 2 ? 1 : 3;
             const int              w = 1 + (int)cr_rng_below(&rng, 50), h = 1 + (int)cr_rng_below(&rng, 20);
             struct guarded         rgb  = noise(&rng, (size_t)(w * h * channels), (enum guard_side)side);
-            struct guarded         copy = guard_alloc(rgb.count, (enum guard_side)side);
+            OWNED(guarded)         copy = guard_alloc(rgb.count, (enum guard_side)side);
             const struct cr_pixels p    = {rgb.bytes, copy.bytes, w, h, {1, 2, 3}, channels};
             cr_pixels_apply((enum cr_pixel_op)(k % 16), cr_rng_real(&rng), &p);
             check_same(level, (enum guard_side)side, k, rgb.bytes, rgb.count);
             guard_free(&rgb);
-            guard_free(&copy);
         }
 }
 TEST(operations_on_pixels_stay_inside) {
@@ -180,21 +177,18 @@ static const char *const files[] = {
 
 /* Whole, and cut off at 40 places: an error or pixels, the same at every level. */
 static void decode_file(enum cr_cpu_level level, enum guard_side side, int file) {
-    size_t   count;
-    uint8_t *bytes = read_bytes(in_golden(files[file]), &count);
+    size_t       count;
+    OWNED(bytes) bytes = read_bytes(in_golden(files[file]), &count);
     REQUIRE(bytes);
     for (int cut = 0; cut <= 40; cut++) {
-        struct guarded  part   = guard_copy(bytes, count - count * (size_t)cut / 41, side);
-        struct cr_image image  = {0};
+        OWNED(guarded)  part   = guard_copy(bytes, count - count * (size_t)cut / 41, side);
+        OWNED(image)    image  = {0};
         const cr_status status = image_decode(part.bytes, part.count, "file", &image);
         if (cut == 0 && status != CR_OK && !strstr(cr_error_message(), "libwebp"))
             TEST_FAIL_("%s: %s", files[file], cr_error_message());
         check_same(level, side, file * 41 + cut, status == CR_OK ? (const void *)image.rgb : "",
                    (size_t)(image.width * image.height) * cr_format_bytes(image.format));
-        cr_image_free(&image);
-        guard_free(&part);
     }
-    cr_free(bytes);
 }
 
 static void decode_at(enum cr_cpu_level level) {
@@ -221,12 +215,11 @@ static void checksums_at(enum cr_cpu_level level) {
     struct cr_rng rng = cr_rng_make(11, CR_RNG_TEST, 0, 0);
     for (size_t count = 0; count < 7000; count += count < 150 ? 1 : 487)
         for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) {
-            struct guarded g    = noise(&rng, count, (enum guard_side)side);
+            OWNED(guarded) g    = noise(&rng, count, (enum guard_side)side);
             const uint32_t want = crc_by_bits(g.bytes, count);
             if (cr_crc32c(0, g.bytes, count) != want || cr_crc32c_plain(0, g.bytes, count) != want ||
                 cr_crc32c(cr_crc32c(0, g.bytes, count / 2), g.bytes + count / 2, count - count / 2) != want)
                 TEST_FAIL_("%zu bytes, %s: another CRC-32C", count, cr_cpu_level_name(level));
-            guard_free(&g);
         }
 }
 TEST(checksums_are_right_and_stay_inside) {

@@ -6,6 +6,7 @@
 #include "data/resize.h"
 #include "data/scratch.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 
 TEST(photos_match_pil) {
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
@@ -17,7 +18,7 @@ TEST(photos_match_pil) {
     int                width, height, seen = 0;
     unsigned long long want, want_eval;
     while (fscanf(table, "%127s %d %d %llx %llx", name, &width, &height, &want, &want_eval) == 5) {
-        struct cr_image image;
+        OWNED(image) image = {0};
         text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
         if (access(path, R_OK) != 0) continue;
         seen++;
@@ -29,7 +30,6 @@ TEST(photos_match_pil) {
             TEST_FAIL_("%s: other pixels than PIL's", name);
         CHECK_STATUS(cr_prepare_eval(&prep, &image, out), CR_OK);
         if (sum_bytes(out, 224 * 224 * 3) != want_eval) TEST_FAIL_("%s: other pixels than torchvision's", name);
-        cr_image_free(&image);
     }
     fclose(table);
     cr_free(out);
@@ -43,14 +43,13 @@ TEST(photos_match_pil) {
 static void check_boxes_of(const char *path, int times) {
     struct cr_stored stored = {0};
     struct cr_image  whole;
-    uint8_t         *bytes = read_bytes(path, &stored.count);
+    OWNED(bytes)     bytes = read_bytes(path, &stored.count);
     struct cr_rng    rng   = cr_rng_make(1, CR_RNG_TEST, stored.count, 0);
     REQUIRE(bytes);
     REQUIRE_OK(image_decode(bytes, stored.count, path, &whole));
     stored.bytes = bytes;
     check_boxes(path, &stored, &whole, &rng, times);
     cr_image_free(&whole);
-    cr_free(bytes);
 }
 
 TEST(boxes_equal_the_whole_image) {
@@ -131,7 +130,7 @@ static void check_scaled(const char *path) {
     struct cr_scratch scratch  = {0};
     struct cr_image   whole;
     size_t            count;
-    uint8_t          *bytes = read_bytes(path, &count);
+    OWNED(bytes)      bytes = read_bytes(path, &count);
     struct cr_rng     rng   = cr_rng_make(2, CR_RNG_TEST, count, 0);
     REQUIRE(bytes);
     REQUIRE_OK(image_decode(bytes, count, path, &whole));
@@ -155,7 +154,6 @@ static void check_scaled(const char *path) {
     }
     cr_image_free(&whole);
     cr_scratch_free(&scratch);
-    cr_free(bytes);
 }
 
 /* A box far larger than its output may be decoded at a smaller scale: the result differs little and has the right
@@ -174,7 +172,7 @@ TEST(damage_after_a_box_is_found) {
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         size_t            count;
         struct cr_scratch scratch = {0};
-        uint8_t          *bytes   = read_bytes(in_golden(names[n]), &count);
+        OWNED(bytes)      bytes   = read_bytes(in_golden(names[n]), &count);
         REQUIRE(bytes);
         for (size_t cut = count - 8; cut < count - 4; cut++)
             for (int proven = 0; proven < 2; proven++) {
@@ -187,7 +185,6 @@ TEST(damage_after_a_box_is_found) {
                 if (!proven) CHECK_HAS(cr_error_message(), "cut.jpg");
             }
         cr_scratch_free(&scratch);
-        cr_free(bytes);
     }
 }
 
@@ -203,9 +200,9 @@ TEST(truncated_files_are_refused) {
     static const char *const names[] = {"rgb.png",  "palette8.png", "rgb16.png", "rgb.jpg", "rgb-progressive.jpg",
                                         "cmyk.jpg", "l.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
-        size_t      count;
-        const char *path  = in_golden(names[n]);
-        uint8_t    *bytes = read_bytes(path, &count);
+        size_t       count;
+        const char  *path  = in_golden(names[n]);
+        OWNED(bytes) bytes = read_bytes(path, &count);
         REQUIRE(bytes && count > 100);
         /* The end chunk of a PNG (12 bytes) and the end marker of a JPEG are not needed for the pixels. */
         size_t whole = strstr(names[n], "png") ? count - 16 : count - 8;
@@ -215,7 +212,6 @@ TEST(truncated_files_are_refused) {
             if (cut > 0) CHECK_HAS(cr_error_message(), "cut.pic");
         }
         CHECK_STATUS(decode_status(bytes, count), CR_OK);
-        cr_free(bytes);
     }
 }
 
@@ -295,10 +291,9 @@ TEST(failing_allocations_are_reported) {
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         const char *path = in_golden(names[n]);
         for_each_failing_alloc(f, .least = 2) {
-            struct cr_image image = {0};
+            OWNED(image) image = {0};
             failing_alloc_begin(&f);
             failing_alloc_end(&f, image_read(path, false, CR_RGB8, &image));
-            cr_image_free(&image);
         }
     }
 }

@@ -2,6 +2,7 @@
  * network. The truth is EXIF's own definition: which side of the upright image row 0 and column 0 are. */
 #include "tests/harness/image_boxes.h"
 #include "tests/harness/jpeg_support.h"
+#include "tests/harness/owned.h"
 
 #include "data/augment.h"
 #include "data/decode.h"
@@ -109,7 +110,7 @@ static uint8_t *make_png(const struct cr_image *image, size_t *count) {
 
 static void check_whole(const uint8_t *bytes, size_t count, bool exif, const struct cr_image *want, const char *what) {
     const struct cr_stored stored  = {.bytes = bytes, .count = count, .exif = exif};
-    struct cr_scratch      scratch = {0};
+    OWNED(scratch)         scratch = {0};
     struct cr_lazy_image   lazy;
     struct cr_image        view;
     REQUIRE_OK(cr_lazy_image_open(&stored, what, &scratch, &lazy));
@@ -120,7 +121,6 @@ static void check_whole(const uint8_t *bytes, size_t count, bool exif, const str
         memcmp(view.rgb, want->rgb, (size_t)want->width * (size_t)want->height * 3) != 0)
         TEST_FAIL_("%s: other pixels, or %d x %d", what, view.width, view.height);
     CHECK(view.rgb == scratch.pixels.bytes);
-    cr_scratch_free(&scratch);
 }
 
 /* A reduced box is the oriented reduced box of the stored image. */
@@ -129,7 +129,7 @@ static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     const int            stored_b[4] = {9, 3, 55, 36};
     const int            x = s.column_at_end ? WIDTH - 9 - 55 : 9, y = s.row_at_end ? HEIGHT - 3 - 36 : 3;
     const int            box[4]  = {s.column ? y : x, s.column ? x : y, s.column ? 36 : 55, s.column ? 55 : 36};
-    struct cr_scratch    scratch = {0}, plain = {0};
+    OWNED(scratch)       scratch = {0}, plain = {0};
     struct cr_stored     stored = {.bytes = bytes, .count = count};
     struct cr_window     from, to;
     struct cr_lazy_image lazy;
@@ -147,20 +147,17 @@ static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     for (int r = 0; r < from.height; r++)
         memcpy(packed.rgb + (size_t)r * (size_t)from.width * 3, from.rgb + (size_t)r * from.stride,
                (size_t)from.width * 3);
-    struct cr_image want = upright(&packed, orientation);
+    OWNED(image) want = upright(&packed, orientation);
     for (int r = 0; r < want.height; r++)
         CHECK(!memcmp(to.rgb + (size_t)r * to.stride, want.rgb + (size_t)r * (size_t)want.width * 3,
                       (size_t)want.width * 3));
     cr_image_free(&packed);
-    cr_image_free(&want);
-    cr_scratch_free(&scratch);
-    cr_scratch_free(&plain);
 }
 
 /* JPEG: baseline or progressive, both byte orders. PNG: both byte orders, the chunk before or after the pixels. */
 static void all_orientations(bool png) {
-    struct cr_image image = make_image(WIDTH, HEIGHT);
-    struct cr_rng   rng   = cr_rng_make(png ? 6 : 5, CR_RNG_TEST, 0, 0);
+    OWNED(image)  image = make_image(WIDTH, HEIGHT);
+    struct cr_rng rng   = cr_rng_make(png ? 6 : 5, CR_RNG_TEST, 0, 0);
     for (int k = 0; k < 32; k++) {
         const int              orientation = 1 + k / 4;
         size_t                 count;
@@ -186,7 +183,6 @@ static void all_orientations(bool png) {
         cr_image_free(&want);
         cr_free(bytes);
     }
-    cr_image_free(&image);
 }
 TEST(all_orientations_of_jpeg) {
     all_orientations(false);
@@ -197,7 +193,7 @@ TEST(all_orientations_of_png) {
 
 /* Crops are chosen on the upright image: it and a oriented one with an orientation prepare to the same bytes. */
 TEST(prepared_images_are_those_of_the_upright_image) {
-    struct cr_image         image = make_image(WIDTH, HEIGHT);
+    OWNED(image)            image = make_image(WIDTH, HEIGHT);
     const struct cr_prepare eval  = {.size = 20, .eval_resize = 24};
     const struct cr_prepare train = {
         .size = 20, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {0.75, 1.33}, .hflip = 0.5};
@@ -227,7 +223,6 @@ TEST(prepared_images_are_those_of_the_upright_image) {
         cr_free(bytes);
         cr_free(plain);
     }
-    cr_image_free(&image);
 }
 
 /* ---- damaged blocks ---- */
@@ -235,15 +230,14 @@ TEST(prepared_images_are_those_of_the_upright_image) {
 /* The orientation of a JPEG whose EXIF block has the first `size` bytes of `tiff`; memory of the exact size, so that a
  * sanitizer sees every read outside. */
 static int orientation_of(const uint8_t *tiff, size_t size) {
-    uint8_t *bytes = cr_alloc(2, 1);
-    size_t   count = 2;
+    OWNED(bytes) bytes = cr_alloc(2, 1);
+    size_t       count = 2;
     memcpy(bytes, "\xff\xd8", 2);
     uint8_t segment[EXIF_BYTES + 10] = {0xff, 0xe1, 0, 0, 'E', 'x', 'i', 'f', 0, 0};
     put16(segment + 2, (uint32_t)size + 8, true);
     memcpy(segment + 10, tiff, size);
     insert(&bytes, &count, 2, segment, size + 10);
     const int found = cr_exif_orientation(bytes, count);
-    cr_free(bytes);
     return found;
 }
 

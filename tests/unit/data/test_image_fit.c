@@ -3,6 +3,7 @@
 #include "data/augment.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
+#include "tests/harness/owned.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -52,17 +53,16 @@ TEST(the_border_has_the_mean_colour) {
         {{"data.fit=letterbox", "data.channels=1", "data.bits=16", NULL}, {0xf1, 0x72}}, /* 0.449 of 65535 */
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        const struct cr_config *config;
-        struct cr_prepare       prep;
+        OWNED(config)     config = NULL;
+        struct cr_prepare prep;
         REQUIRE_OK(make_config_(&config, cases[i].overrides));
         REQUIRE_OK(cr_prepare_from_config(config, CR_SPLIT_VAL, &prep));
         CHECK(memcmp(prep.border, cases[i].border, sizeof prep.border) == 0);
-        cr_config_close(config);
     }
 }
 
 TEST(several_crops_need_the_fit_crop) {
-    const struct cr_config *config;
+    OWNED(config)     config      = NULL;
     const char *const overrides[] = {"data.fit=squash", "data.tta=five-crop", "data.eval_resize=300", "data.root=x",
                                      NULL};
     struct cr_prepare prep;
@@ -70,7 +70,6 @@ TEST(several_crops_need_the_fit_crop) {
     CHECK_STATUS(cr_prepare_from_config(config, CR_SPLIT_VAL, &prep), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "five-crop needs data.fit = crop");
     CHECK_STATUS(cr_prepare_from_config(config, CR_SPLIT_TRAIN, &prep), CR_OK);
-    cr_config_close(config);
 }
 
 /* ---- random crops ---- */
@@ -100,13 +99,12 @@ TEST(a_crop_of_everything_is_the_evaluation) {
                                    .crop   = CR_CROP_RANDOM_RESIZED,
                                    .scale  = {1, 1},
                                    .ratio  = {1, 1}};
-        struct cr_image   image = make_image(96, 48);
+        OWNED(image)      image = make_image(96, 48);
         uint8_t           a[24 * 24 * 3], b[24 * 24 * 3];
         int32_t           box[4];
         REQUIRE_OK(prepare_train(&prep, &image, 1, 0, 0, a, box));
         REQUIRE_OK(cr_prepare_eval(&prep, &image, b));
         CHECK(memcmp(a, b, sizeof a) == 0);
-        cr_image_free(&image);
     }
 }
 

@@ -2,6 +2,7 @@
  * (tests/golden/data/make_formats.py): decoding, parts, orientation, resizing, packing, and operations on pixels. */
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
+#include "tests/harness/owned.h"
 
 #include "data/augment.h"
 #include "data/pack.h"
@@ -28,7 +29,7 @@ TEST(decoded_images_match_pil) {
     unsigned long long want;
     REQUIRE(table);
     while (fscanf(table, "%127s %d %d %llx", name, &channels, &bits, &want) == 4) {
-        struct cr_image image;
+        OWNED(image) image = {0};
 #ifndef CR_WITH_WEBP
         if (strstr(name, ".webp")) continue;
 #endif
@@ -41,7 +42,6 @@ TEST(decoded_images_match_pil) {
         CHECK_INT(image.format, format_of(channels, bits));
         if (sum_bytes(image.rgb, image_bytes(&image)) != want)
             TEST_FAIL_("%s: other pixels than PIL's with %d channels and %d bits", name, channels, bits);
-        cr_image_free(&image);
     }
     fclose(table);
     CHECK(seen >= 140);
@@ -112,7 +112,7 @@ TEST(resized_images_match_pil) {
 TEST(parts_equal_the_whole) {
     for (size_t f = 0; f < CR_COUNT(formats); f++) {
         const size_t     pixel  = cr_format_bytes(formats[f]);
-        struct cr_image  image  = waves(37, 29, formats[f]);
+        OWNED(image)     image  = waves(37, 29, formats[f]);
         struct cr_buffer tables = {0};
         uint8_t          whole[20 * 16 * 8], part[7 * 5 * 8];
         struct cr_resize job = {.src        = image.rgb,
@@ -136,7 +136,6 @@ TEST(parts_equal_the_whole) {
         for (size_t y = 0; y < 5; y++)
             CHECK(!memcmp(part + y * 7 * pixel, whole + ((6 + y) * 20 + 9) * pixel, 7 * pixel));
         cr_free(tables.bytes);
-        cr_image_free(&image);
     }
 }
 
@@ -145,11 +144,11 @@ TEST(windows_of_files_are_parts) {
     for (size_t k = 0; k < CR_COUNT(files); k++)
         for (size_t f = 0; f < CR_COUNT(formats); f++) {
             const size_t         pixel   = cr_format_bytes(formats[f]);
-            struct cr_scratch    scratch = {0};
+            OWNED(image)         image   = {0};
+            OWNED(scratch)       scratch = {0};
             struct cr_stored     stored  = {.format = formats[f]};
             struct cr_lazy_image lazy;
             struct cr_window     window;
-            struct cr_image      image;
             const char          *path = in_golden(files[k]);
             REQUIRE_OK(image_read(path, false, formats[f], &image));
             const int box[4] = {2, 1, image.width - 3, image.height - 3};
@@ -161,8 +160,6 @@ TEST(windows_of_files_are_parts) {
                 CHECK(!memcmp(window.rgb + y * window.stride, image.rgb + ((1 + y) * (size_t)image.width + 2) * pixel,
                               (size_t)box[2] * pixel));
             cr_free((void *)(uintptr_t)stored.bytes);
-            cr_scratch_free(&scratch);
-            cr_image_free(&image);
         }
 }
 
@@ -171,7 +168,7 @@ TEST(orientations_move_whole_pixels) {
     for (size_t f = 0; f < CR_COUNT(formats); f++)
         for (int orientation = 1; orientation <= 8; orientation++) {
             struct cr_scratch a = {0}, b = {0};
-            struct cr_image   rgb   = waves(23, 11, CR_RGB8);
+            OWNED(image)      rgb   = waves(23, 11, CR_RGB8);
             struct cr_window  first = {.rgb = rgb.rgb, .width = 23, .height = 11, .stride = 23 * 3}, second = first;
             REQUIRE_OK(cr_orient_window(orientation, &a, &first));
             REQUIRE_OK(cr_convert_window(formats[f], &a, &first));
@@ -183,7 +180,6 @@ TEST(orientations_move_whole_pixels) {
                               (size_t)first.width * cr_format_bytes(formats[f])));
             cr_scratch_free(&a);
             cr_scratch_free(&b);
-            cr_image_free(&rgb);
         }
 }
 
@@ -192,7 +188,7 @@ TEST(grey_operations_are_those_of_equal_channels) {
     enum { W = 17, H = 13 };
     for (int op = CR_PIXELS_IDENTITY; op <= CR_PIXELS_INVERT; op++) {
         const double     amount = op == CR_PIXELS_POSTERIZE ? 3 : op == CR_PIXELS_SOLARIZE ? 100 : 0.35;
-        struct cr_image  image  = waves(W, H, CR_GREY8);
+        OWNED(image)     image  = waves(W, H, CR_GREY8);
         uint8_t          rgb[W * H * 3], copy[W * H * 3];
         struct cr_pixels grey = {image.rgb, copy, W, H, {7, 7, 7}, 1}, colour = {rgb, copy, W, H, {7, 7, 7}, 3};
         for (int i = 0; i < W * H * 3; i++) rgb[i] = image.rgb[i / 3];
@@ -203,7 +199,6 @@ TEST(grey_operations_are_those_of_equal_channels) {
                 TEST_FAIL_("operation %d differs at %d", op, i);
                 break;
             }
-        cr_image_free(&image);
     }
 }
 
@@ -226,8 +221,8 @@ TEST(packed_images_keep_their_format) {
             REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(tmp_path), keys[k][0], keys[k][1]));
             REQUIRE_OK(cr_dataset_open(packed_config, CR_SPLIT_TRAIN, &packed));
             for (int i = 0; i < 2; i++) {
-                struct cr_image a, b;
-                int32_t         label;
+                OWNED(image) a = {0}, b = {0};
+                int32_t      label;
                 REQUIRE_OK(cr_dataset_get(set, i, &a, &label));
                 REQUIRE_OK(cr_dataset_get(packed, i, &b, &label));
                 CHECK(b.format == a.format && cr_format_channels(a.format) == config->data.channels);
@@ -237,8 +232,6 @@ TEST(packed_images_keep_their_format) {
                     REQUIRE_OK(cr_image_resize(&a, 0, 0, a.width, a.height, out, b.width, b.height, false));
                     CHECK(!memcmp(out, b.rgb, image_bytes(&b)));
                 }
-                cr_image_free(&a);
-                cr_image_free(&b);
             }
             cr_dataset_close(packed);
             cr_config_close(packed_config);

@@ -1,6 +1,7 @@
 /* tests/unit/data/test_image_jpeg.c: our JPEG decoder against libjpeg: files of every usual kind, generated here, whole
  * and in parts, have bitwise identical pixels; both decoders accept or refuse the same damaged files. */
 #include "tests/harness/jpeg_support.h"
+#include "tests/harness/owned.h"
 
 #include "core/rng.h"
 #include "data/decode.h"
@@ -25,8 +26,8 @@ static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4]
 }
 
 static void check_form(const struct jpeg_form *form, struct cr_scratch *scratch, struct cr_rng *rng) {
-    size_t   count;
-    uint8_t *bytes = make_jpeg(form, &count);
+    size_t       count;
+    OWNED(bytes) bytes = make_jpeg(form, &count);
     for (int k = 0; k < 8; k++) {
         int      box[4] = {0, 0, form->width, form->height};
         uint64_t ours, theirs;
@@ -42,17 +43,16 @@ static void check_form(const struct jpeg_form *form, struct cr_scratch *scratch,
             TEST_FAIL_("%d x %d, luma %d x %d, quality %d, box %d %d %d %d: other pixels", form->width, form->height,
                        form->h, form->v, form->quality, box[0], box[1], box[2], box[3]);
     }
-    cr_free(bytes);
 }
 
 static const int luma[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}};
 
 TEST(usual_files_match_libjpeg) {
-    static const int  qualities[] = {3, 40, 75, 92, 100};
-    static const int  sizes[][2]  = {{1, 1},   {2, 3},   {3, 40},  {4, 4},    {5, 5},   {7, 9},
-                                     {16, 16}, {17, 33}, {64, 48}, {131, 97}, {300, 40}};
-    struct cr_scratch scratch     = {0};
-    struct cr_rng     rng         = cr_rng_make(4, CR_RNG_TEST, 0, 0);
+    static const int qualities[] = {3, 40, 75, 92, 100};
+    static const int sizes[][2]  = {{1, 1},   {2, 3},   {3, 40},  {4, 4},    {5, 5},   {7, 9},
+                                    {16, 16}, {17, 33}, {64, 48}, {131, 97}, {300, 40}};
+    OWNED(scratch)   scratch     = {0};
+    struct cr_rng    rng         = cr_rng_make(4, CR_RNG_TEST, 0, 0);
     for (size_t l = 0; l < CR_COUNT(luma); l++)
         for (size_t q = 0; q < CR_COUNT(qualities); q++)
             for (size_t s = 0; s < CR_COUNT(sizes); s++) {
@@ -61,13 +61,12 @@ TEST(usual_files_match_libjpeg) {
                                          .noise = s % 3 == 1};
                 check_form(&form, &scratch, &rng);
             }
-    cr_scratch_free(&scratch);
 }
 
 /* Files that only libjpeg decodes, in between, so that no state of one image reaches the next. */
 TEST(unusual_files_match_libjpeg) {
-    struct cr_scratch scratch = {0};
-    struct cr_rng     rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
+    OWNED(scratch) scratch = {0};
+    struct cr_rng  rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int k = 0; k < 40; k++) {
         struct jpeg_form form = {luma[k % 6][0],
                                  luma[k % 6][1],
@@ -79,17 +78,16 @@ TEST(unusual_files_match_libjpeg) {
                                  .optimize    = k % 3 == 0};
         check_form(&form, &scratch, &rng);
     }
-    cr_scratch_free(&scratch);
 }
 
 /* Every byte changed in turn, and every length truncated: both decoders accept the file, or both refuse it. */
 TEST(damaged_files_are_refused_as_by_libjpeg) {
-    struct cr_scratch scratch = {0};
-    int               refused = 0, taken = 0;
+    OWNED(scratch) scratch = {0};
+    int            refused = 0, taken = 0;
     for (size_t l = 0; l < 5; l++) {
         struct jpeg_form form = {luma[l][0], luma[l][1], 60, 50, 37, .noise = l % 2};
         size_t           count;
-        uint8_t         *bytes = make_jpeg(&form, &count);
+        OWNED(bytes)     bytes = make_jpeg(&form, &count);
         uint64_t         ours, theirs;
         for (size_t i = 2; i < count; i++)
             for (int cut = 0; cut < 2; cut++) {
@@ -103,10 +101,8 @@ TEST(damaged_files_are_refused_as_by_libjpeg) {
                                cr_status_name(a), cr_status_name(b));
                 a == CR_OK ? taken++ : refused++;
             }
-        cr_free(bytes);
     }
     CHECK(taken > 500 && refused > 2000);
-    cr_scratch_free(&scratch);
 }
 
 /* The first segment of this kind from `at` on, or NULL. */
@@ -123,7 +119,7 @@ static uint8_t *find_segment(uint8_t *bytes, size_t count, int marker) {
  * libjpeg uses. */
 TEST(huge_coefficients_match_libjpeg) {
     static const uint8_t steps[] = {2, 9, 16, 40, 255};
-    struct cr_scratch    scratch = {0};
+    OWNED(scratch)       scratch = {0};
     struct cr_rng        rng     = cr_rng_make(6, CR_RNG_TEST, 0, 0);
     for (size_t l = 0; l < 5; l++)
         for (size_t k = 0; k < CR_COUNT(steps) + 40; k++) { /* one step for all coefficients, then a step for each */
@@ -140,20 +136,20 @@ TEST(huge_coefficients_match_libjpeg) {
             if (ours != theirs) TEST_FAIL_("form %zu, steps %zu: other pixels", l, k);
             cr_free(bytes);
         }
-    cr_scratch_free(&scratch);
 }
 
 /* A Huffman code of all ones, which the format reserves: libjpeg refuses the table, and so does our decoder. */
 TEST(huffman_codes_of_ones_are_refused) {
-    struct cr_scratch scratch = {0};
-    struct jpeg_form  form    = {1, 1, 80, 40, 30, .restart = 0};
-    int               box[4]  = {0, 0, 40, 30};
-    uint64_t          sum;
-    size_t            count;
-    uint8_t          *bytes = make_jpeg(&form, &count), *table = find_segment(bytes, count, 0xc4);
+    OWNED(scratch)   scratch = {0};
+    struct jpeg_form form    = {1, 1, 80, 40, 30, .restart = 0};
+    int              box[4]  = {0, 0, 40, 30};
+    uint64_t         sum;
+    size_t           count;
+    OWNED(bytes)     bytes = make_jpeg(&form, &count);
+    const uint8_t   *table = find_segment(bytes, count, 0xc4);
     REQUIRE(table && table[3] == 31 && table[4] == 0 && table[13] == 1); /* DC: one code of 9 bits, 8 ones and a 0 */
-    size_t   head = (size_t)(table - bytes) + 33;
-    uint8_t *more = cr_alloc(count + 1, 1);
+    size_t       head = (size_t)(table - bytes) + 33;
+    OWNED(bytes) more = cr_alloc(count + 1, 1);
     memcpy(more, bytes, head);
     more[head] = 0; /* one more symbol, with the next code */
     memcpy(more + head + 1, bytes + head, count - head);
@@ -163,7 +159,4 @@ TEST(huffman_codes_of_ones_are_refused) {
     for (int only_libjpeg = 0; only_libjpeg < 2; only_libjpeg++)
         for (int proven = 0; proven < 2; proven++)
             CHECK_STATUS(decode_box(more, count + 1, box, proven, only_libjpeg, &scratch, &sum), CR_ERR_FORMAT);
-    cr_free(more);
-    cr_free(bytes);
-    cr_scratch_free(&scratch);
 }

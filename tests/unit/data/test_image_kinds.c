@@ -5,6 +5,7 @@
 #include "tests/harness/image_support.h"
 
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 
 #include <unistd.h>
 
@@ -32,8 +33,8 @@ TEST(webp_images_match_pil) {
         SKIP("a build without libwebp");
     }
     while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &want) == 4) {
-        struct cr_image image;
-        const char     *path = in_golden(name);
+        OWNED(image) image = {0};
+        const char  *path  = in_golden(name);
         seen++;
         if (image_read(path, true, CR_RGB8, &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
@@ -42,7 +43,6 @@ TEST(webp_images_match_pil) {
         if (image.width != width || image.height != height)
             TEST_FAIL_("%s: %d x %d pixels, PIL has %d x %d", name, image.width, image.height, width, height);
         if (sum_bytes(image.rgb, (size_t)width * height * 3) != want) TEST_FAIL_("%s: other pixels than PIL's", name);
-        cr_image_free(&image);
     }
     fclose(table);
     CHECK_INT(seen, 8);
@@ -152,15 +152,14 @@ TEST(pages_are_counted) {
         int         pages;
     } files[] = {{"pages.tif", 3}, {"rgb-bigtiff.tif", 1}, {"grey16-tiles-big.tif", 1}, {"rgb.bmp", 1}, {"rgb.png", 1}};
     for (size_t i = 0; i < CR_COUNT(files); i++) {
-        size_t      count;
-        const char *path  = in_golden(files[i].name);
-        uint8_t    *bytes = read_bytes(path, &count);
+        size_t       count;
+        const char  *path  = in_golden(files[i].name);
+        OWNED(bytes) bytes = read_bytes(path, &count);
         CHECK_INT(cr_tiff_pages(bytes, count), files[i].pages);
         if (files[i].pages == 1 && i < 2) { /* a directory that follows itself: an end all the same */
             memcpy(bytes + count - 8, bytes + 8, 8);
             CHECK(cr_tiff_pages(bytes, count) >= 1);
         }
-        cr_free(bytes);
     }
 }
 
@@ -261,7 +260,7 @@ TEST(huge_sides_take_no_memory) {
     CHECK_HAS(cr_error_message(), "h.bmp: an image without pixels");
     cr_free(bmp);
     if (!has_tiff()) SKIP("a build without libtiff");
-    uint8_t *tiff = read_bytes(GOLDEN "turned2.tif", &count);
+    OWNED(bytes) tiff = read_bytes(GOLDEN "turned2.tif", &count);
     for (size_t at = 10; at + 12 < count; at += 12)
         if (tiff[at + 1] == 1 && tiff[at] <= 1) {
             tiff[at + 2] = 4; /* LONG */
@@ -269,5 +268,4 @@ TEST(huge_sides_take_no_memory) {
         }
     CHECK_STATUS(image_decode(tiff, count, "h.tif", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "h.tif: a file of 257 bytes with 20000 x 13000 pixels, which takes");
-    cr_free(tiff);
 }

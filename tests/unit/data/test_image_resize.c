@@ -3,6 +3,7 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/guard_pages.h"
 #include "tests/harness/image_support.h"
+#include "tests/harness/owned.h"
 #include "tests/unit/data/simde/image_resize_simde.h"
 
 #include "data/augment.h"
@@ -73,11 +74,11 @@ static void check_levels(int jobs, cr_status (*run)(const struct cr_resize *job,
     struct cr_buffer        tables = {0};
     for (int k = 0; k < jobs; k++) {
         int              w = 2 + (int)cr_rng_below(&rng, 300), h = 1 + (int)cr_rng_below(&rng, 200);
-        struct cr_image  image = make_image(w, h);
+        OWNED(image)     image = make_image(w, h);
         struct cr_resize job   = random_job(&rng, k, w, h);
         const size_t     bytes = job.dst_stride * (size_t)job.part_h;
         struct guarded   want = guard_alloc(bytes, GUARD_AFTER), got = guard_alloc(bytes, GUARD_AFTER);
-        struct guarded   src = guard_copy(image.rgb, job.src_stride * (size_t)h, GUARD_AFTER);
+        OWNED(guarded)   src = guard_copy(image.rgb, job.src_stride * (size_t)h, GUARD_AFTER);
         job.src = src.bytes, job.dst = want.bytes;
         CHECK(cr_cpu_set_level(CR_CPU_BASELINE));
         CHECK_STATUS(cr_resize_run(&job, &tables), CR_OK);
@@ -93,8 +94,6 @@ static void check_levels(int jobs, cr_status (*run)(const struct cr_resize *job,
         }
         guard_free(&want);
         guard_free(&got);
-        guard_free(&src);
-        cr_image_free(&image);
     }
     CHECK(cr_cpu_set_level(used));
     cr_free(tables.bytes);
@@ -151,8 +150,8 @@ TEST(random_crops_are_resized_boxes) {
     enum { SIZE = 24, DRAWS = 64 };
     const struct cr_prepare prep = {
         .size = SIZE, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5};
-    struct cr_image image = make_image(45, 37);
-    int             flips = 0;
+    OWNED(image) image = make_image(45, 37);
+    int          flips = 0;
     for (int s = 0; s < DRAWS; s++) {
         uint8_t       got[SIZE * SIZE * 3], want[SIZE * SIZE * 3], rgb[45 * 37 * 3];
         int32_t       box[4];
@@ -168,13 +167,12 @@ TEST(random_crops_are_resized_boxes) {
         flips += box[2];
     }
     CHECK_NEAR(flips, DRAWS / 2.0, 20);
-    cr_image_free(&image);
 }
 
 /* A pad crop has one of (2 pad + 1)^2 positions, mirrored or not; all of them are about equally frequent. */
 TEST(pad_crops_are_uniform) {
     enum { SIZE = 12, PAD = 2, PLACES = 2 * PAD + 1, DRAWS = 20000 };
-    struct cr_image   image = make_image(SIZE, SIZE);
+    OWNED(image)      image = make_image(SIZE, SIZE);
     struct cr_prepare prep  = {.size = SIZE, .crop = CR_CROP_PAD, .pad = PAD, .hflip = 0.5};
     uint8_t           out[SIZE * SIZE * 3], want[PLACES * PLACES * 2][SIZE * SIZE * 3];
     int               times[PLACES * PLACES * 2] = {0};
@@ -194,7 +192,6 @@ TEST(pad_crops_are_uniform) {
         times[k]++;
     }
     for (int k = 0; k < PLACES * PLACES * 2; k++) CHECK_NEAR(times[k], DRAWS / 50.0, 6 * sqrt(DRAWS / 50.0));
-    cr_image_free(&image);
 }
 
 /* Boxes lie inside, have an allowed area and aspect (except for rounding), and their mean area is the middle of the
@@ -234,14 +231,13 @@ TEST(extreme_images_fall_back_to_the_centre) {
 }
 
 static void check_prepare(struct cr_prepare want, enum cr_split split, const char *const *overrides) {
-    const struct cr_config *config;
-    struct cr_prepare       prep;
+    OWNED(config)     config = NULL;
+    struct cr_prepare prep;
     REQUIRE_OK(make_config_(&config, overrides));
     REQUIRE_OK(cr_prepare_from_config(config, split, &prep));
     if (prep.size != want.size || prep.eval_resize != want.eval_resize || prep.crop != want.crop)
         TEST_FAIL_("%s, %s: size %d, eval_resize %d, crop %d", overrides[0], overrides[1], prep.size, prep.eval_resize,
                    prep.crop);
-    cr_config_close(config);
 }
 #define CHECK_PREPARE(s, r, c, split, ...)                                                                             \
     check_prepare((struct cr_prepare){.size = s, .eval_resize = r, .crop = c}, split,                                  \

@@ -7,6 +7,7 @@
 #include "data/image/jpeg.h"
 #include "data/source.h"
 #include "tests/harness/image_support.h"
+#include "tests/harness/owned.h"
 
 enum { DATA_BYTES = 4 << 20, IMAGES = 24 };
 
@@ -95,16 +96,16 @@ TEST(a_scan_describes_its_image) {
         {0, 0, 80, 222, 175, .restart = 0},  {2, 2, 5, 16, 16, .optimize = true}};
     static uint8_t      memory[DATA_BYTES];
     struct cr_jpeg_data data    = {.bytes = memory, .capacity = sizeof memory};
-    struct cr_scratch   scratch = {0};
+    OWNED(scratch)      scratch = {0};
     for (size_t i = 0; i < CR_COUNT(forms); i++) {
         size_t               count;
-        uint8_t             *bytes  = make_jpeg(&forms[i], &count);
+        OWNED(bytes)         bytes  = make_jpeg(&forms[i], &count);
         struct cr_stored     stored = {.bytes = bytes, .count = count, .format = CR_RGB8};
         const int            box[4] = {1, 2, 9, 7};
         struct cr_jpeg_scan  scan   = {0};
         struct cr_lazy_image lazy;
-        struct cr_text       file = {0};
-        struct cr_image      want, got;
+        OWNED(text)          file = {0};
+        OWNED(image)         want = {0}, got = {0};
         REQUIRE_OK(cr_lazy_image_open(&stored, "made.jpg", &scratch, &lazy));
         REQUIRE(cr_jpeg_scan_make(&lazy, box, 0, &scratch, &data, &scan));
         CHECK(!memcmp(scan.box, box, sizeof box) && scan.at % CR_JPEG_PADDING == 0);
@@ -114,19 +115,14 @@ TEST(a_scan_describes_its_image) {
         REQUIRE_OK(image_decode(file.data, file.length, "made of a scan", &got));
         CHECK(got.width == want.width && got.height == want.height);
         CHECK(!memcmp(got.rgb, want.rgb, (size_t)(3 * want.width * want.height)));
-        cr_image_free(&want);
-        cr_image_free(&got);
-        cr_text_free(&file);
-        cr_free(bytes);
     }
-    cr_scratch_free(&scratch);
 }
 
 static bool makes_scan(const struct jpeg_form *form, struct cr_stored stored, int min_side, size_t capacity) {
     static uint8_t       memory[DATA_BYTES];
     struct cr_jpeg_data  data    = {.bytes = memory, .capacity = capacity};
     struct cr_scratch    scratch = {0};
-    uint8_t             *bytes   = make_jpeg(form, &stored.count);
+    OWNED(bytes)         bytes   = make_jpeg(form, &stored.count);
     const int            box[4]  = {0, 0, form->width, form->height};
     struct cr_jpeg_scan  scan    = {.bytes = 1};
     struct cr_lazy_image lazy;
@@ -135,7 +131,6 @@ static bool makes_scan(const struct jpeg_form *form, struct cr_stored stored, in
     const bool made = cr_jpeg_scan_make(&lazy, box, min_side, &scratch, &data, &scan);
     CHECK_INT(scan.bytes > 0, made);
     cr_scratch_free(&scratch);
-    cr_free(bytes);
     return made;
 }
 
@@ -162,10 +157,9 @@ static void write_photos(void) {
         size_t           count;
         struct jpeg_form form = forms[i % 3];
         form.quality -= i;
-        uint8_t    *bytes = make_jpeg(&form, &count);
-        const char *path  = in_folder("train/%s/%03d.jpg", i % 2 ? "a" : "b", i);
+        OWNED(bytes) bytes = make_jpeg(&form, &count);
+        const char  *path  = in_folder("train/%s/%03d.jpg", i % 2 ? "a" : "b", i);
         write_bytes(path, bytes, count);
-        cr_free(bytes);
     }
 }
 
@@ -181,8 +175,8 @@ static uint64_t sum_photos(const struct cr_dataset *set, size_t jpeg_bytes, int 
         .jpeg_bytes = jpeg_bytes,
         .prepare = {.size = 48, .crop = CR_CROP_RANDOM_RESIZED, .hflip = 0.5, .scale = {0.3, 1}, .ratio = {0.75, 1.3}}};
     static const uint8_t all[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    struct cr_loader    *loader;
-    uint64_t             sum = CR_HASH_START;
+    OWNED(loader)        loader = NULL;
+    uint64_t             sum    = CR_HASH_START;
     CHECK_STATUS(cr_loader_open(set, &options, &loader), CR_OK);
     for (int b = 0; b < 12; b++) {
         struct cr_batch batch;
@@ -196,15 +190,14 @@ static uint64_t sum_photos(const struct cr_dataset *set, size_t jpeg_bytes, int 
         sum = cr_hash_bytes(sum, batch.boxes, 32 * sizeof *batch.boxes);
         cr_loader_release(loader, &batch);
     }
-    cr_loader_close(loader);
     return sum;
 }
 
 /* 16 of the 24 photos can be left to the device. One that it refused is decoded by the workers from then on; a batch
  * that was in preparation may still contain it. */
 TEST(batches_are_the_same_whoever_decodes) {
-    struct cr_dataset *set;
-    int                none[4] = {0}, scans[4] = {0};
+    OWNED(dataset) set     = NULL;
+    int            none[4] = {0}, scans[4] = {0};
     folder_open();
     write_photos();
     const struct cr_config *config;
@@ -217,5 +210,4 @@ TEST(batches_are_the_same_whoever_decodes) {
     CHECK_INT(scans[0], 16);
     CHECK(scans[1] <= 16);
     CHECK_INT(scans[2] + scans[3], 0);
-    cr_dataset_close(set);
 }

@@ -1,6 +1,7 @@
 /* tests/unit/data/test_load_need.c: cores and workers that loading needs, and the hint of a training that waits. The
  * figures are computed by hand. */
 #include "data/load_need.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 static const int64_t MS = 1000000;
@@ -20,10 +21,9 @@ static void check_hint(const struct cr_load_counts *counts, double rate, int cor
     const struct cr_load_need   need   = cr_load_need(counts, rate);
     const struct cr_load_supply supply = {
         .cores = cores, .workers = workers, .pack_size = 256, .gpu = counts->jpegs > 0};
-    struct cr_text text = {0};
+    OWNED(text) text = {0};
     cr_load_hint(&need, &supply, &text);
     CHECK_STR(text.data, want);
-    cr_text_free(&text);
 }
 
 TEST(need_is_time_per_image_times_rate) {

@@ -2,6 +2,7 @@
  * makes the files of every kind, writes the pixels that the folder has after the resize, and reads what was stored. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/jpeg_support.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/packed_support.h"
 
 #include "core/rng.h"
@@ -49,11 +50,10 @@ static struct cr_image noise_image(int width, int height) {
 
 /* Packs the training images of the folder into folder/out.crpk. `keys`: one more override, or NULL. */
 static cr_status pack_jpegs(const char *keys, const struct cr_pack_options *options) {
-    struct cr_dataset    *set;
+    OWNED(dataset)        set = NULL;
     struct cr_pack_result result;
     CR_TRY(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET, keys));
     cr_status status = cr_pack_dataset(set, in_folder("out.crpk"), options, &result);
-    cr_dataset_close(set);
     return status;
 }
 
@@ -100,16 +100,16 @@ static void write_pngs(void) {
 TEST(stored_bytes_are_those_of_libjpeg) {
     static const int qualities[] = {90, 100, 35};
     write_pngs();
-    struct cr_dataset *set;
+    OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
     for (size_t q = 0; q < CR_COUNT(qualities); q++) {
         REQUIRE_OK(
             pack_jpegs(NULL, &(struct cr_pack_options){.jpeg_side = SIDE, .quality = qualities[q], .workers = 3}));
-        struct cr_pack *pack = NULL;
+        OWNED(pack) pack = NULL;
         open_jpegs(&pack);
         REQUIRE(pack);
         for (int i = 0; i < PNGS; i++) {
-            struct cr_image      whole, small, stored;
+            OWNED(image)         whole = {0}, small = {0}, stored = {0};
             struct cr_pack_entry entry;
             const uint8_t       *bytes;
             int32_t              label;
@@ -133,13 +133,8 @@ TEST(stored_bytes_are_those_of_libjpeg) {
             for (int k = 0; grey && k < small.width * small.height; k++)
                 CHECK(stored.rgb[3 * k] == stored.rgb[3 * k + 1] && stored.rgb[3 * k] == stored.rgb[3 * k + 2]);
             cr_free(truth);
-            cr_image_free(&stored);
-            cr_image_free(&small);
-            cr_image_free(&whole);
         }
-        cr_pack_close(pack);
     }
-    cr_dataset_close(set);
 }
 
 /* ---- small images ---- */
@@ -172,10 +167,9 @@ static void write_forms(void) {
     struct cr_image image = smooth_image(WIDTH, HEIGHT, false), line = smooth_image(WIDTH, HEIGHT, true);
     for (int i = 0; i < WIDTH * HEIGHT; i++) line.rgb[i] = line.rgb[3 * i]; /* one sample for each pixel */
     for (int i = 0; i < FORMS; i++) {
-        size_t   count;
-        uint8_t *bytes = write_jpeg(&forms[i], forms[i].h ? &image : &line, forms[i].h ? 3 : 1, &count);
+        size_t       count;
+        OWNED(bytes) bytes = write_jpeg(&forms[i], forms[i].h ? &image : &line, forms[i].h ? 3 : 1, &count);
         write_bytes(path_of(i, "jpg"), bytes, count);
-        cr_free(bytes);
     }
     cr_image_free(&image);
     cr_image_free(&line);
@@ -186,11 +180,11 @@ static void check_forms(bool exif, int channels) {
     char keys[64];
     snprintf(keys, sizeof keys, "data.channels=%d", channels);
     struct cr_pack_options options = {.jpeg_side = HEIGHT, .quality = 90, .workers = 2};
-    struct cr_dataset     *set;
+    OWNED(dataset)         set     = NULL;
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET, keys, exif ? "data.exif=yes" : "data.exif=no"));
     REQUIRE_OK(cr_pack_dataset(set, in_folder("out.crpk"), &options, &result));
-    struct cr_pack *pack = NULL;
+    OWNED(pack) pack = NULL;
     open_jpegs(&pack);
     REQUIRE(pack);
     for (int i = 0; i < FORMS; i++) {
@@ -201,13 +195,13 @@ static void check_forms(bool exif, int channels) {
         int                     components;
         size_t                  count;
         struct cr_image         image;
-        uint8_t                *file = read_bytes(path_of(i, "jpg"), &count);
+        OWNED(bytes)            file = read_bytes(path_of(i, "jpg"), &count);
         REQUIRE_OK(cr_pack_read(pack, i, &entry, &bytes));
         const bool same   = entry.bytes == count && !memcmp(bytes, file, count);
         const bool turned = exif && form->orientation > 1, kept = is_plain(form) && !turned;
         if (same != (kept && (channels == 3 || !form->h))) TEST_FAIL_("form %d: %s", i, same ? "kept" : "not kept");
         CHECK(entry.width == (turned && form->orientation == 6 ? HEIGHT : WIDTH));
-        struct cr_image stored = read_jpeg(bytes, entry.bytes, &components);
+        OWNED(image) stored = read_jpeg(bytes, entry.bytes, &components);
         CHECK_INT(components, channels == 3 && form->h ? 3 : 1);
         REQUIRE_OK(cr_dataset_get(set, i, &image, &label));
         if (channels == 3) {
@@ -216,11 +210,7 @@ static void check_forms(bool exif, int channels) {
             CHECK(largest_difference(&stored, &image) <= (same ? 0 : 12));
         }
         cr_image_free(&image);
-        cr_image_free(&stored);
-        cr_free(file);
     }
-    cr_pack_close(pack);
-    cr_dataset_close(set);
 }
 
 TEST(small_jpegs_stay_if_decoders_read_them_fast) {
@@ -234,7 +224,7 @@ TEST(small_jpegs_stay_if_decoders_read_them_fast) {
 
 TEST(number_of_workers_changes_nothing) {
     struct cr_pack_options options = {.jpeg_side = 24, .quality = 90, .workers = 1};
-    struct cr_dataset     *set;
+    OWNED(dataset)         set     = NULL;
     struct cr_pack_result  result;
     write_forms();
     const char *path = in_folder("out.crpk"), *first = in_folder("train.crpk");
@@ -247,7 +237,6 @@ TEST(number_of_workers_changes_nothing) {
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=packed", root_is(tmp_path)));
     REQUIRE_OK(cr_pack_dataset(set, path, &options, &result));
     CHECK(same_bytes(path, first));
-    cr_dataset_close(set);
 }
 
 TEST(other_pixels_are_refused) {
@@ -262,7 +251,7 @@ TEST(other_pixels_are_refused) {
 /* Every allocation fails in turn, and every system call; the noise of quality 100 makes the buffer grow. */
 TEST(failures_leave_no_file) {
     const struct cr_pack_options options = {.jpeg_side = SIDE, .quality = 100, .workers = 1, .corrupt_fatal = true};
-    struct cr_dataset           *set;
+    OWNED(dataset)               set     = NULL;
     struct cr_pack_result        result;
     write_pngs();
     const char *path = in_folder("out.crpk");
@@ -281,5 +270,4 @@ TEST(failures_leave_no_file) {
     CHECK_STATUS(cr_pack_dataset(set, path, &options, &result), CR_ERR_IO);
     cr_fs_fail_at(0, 0, 0);
     CHECK(access(path, F_OK) != 0);
-    cr_dataset_close(set);
 }

@@ -1,31 +1,28 @@
 /* tests/unit/data/test_packed.c: a packed dataset has the content of the folder, for any number of packing threads.
  * Invalid packed files: tests/unit/data/test_packed_corrupt.c. */
+#include "tests/harness/owned.h"
 #include "tests/harness/packed_support.h"
 
 TEST(packed_images_match_the_files) {
     char name[SUPPORT_PATH];
     make_pack(0, 3);
     for (int split = 0; split < 2; split++) {
-        struct cr_dataset *a, *b;
+        OWNED(dataset) a = NULL, b = NULL;
         REQUIRE_OK(OPEN((enum cr_split)split, &a, FOLDER_SET));
         REQUIRE_OK(open_packed((enum cr_split)split, &b));
         REQUIRE(cr_dataset_count(a) == cr_dataset_count(b) && cr_dataset_classes(b) == 2);
         CHECK_STR(cr_dataset_class_name(b, 0), "cat");
         CHECK_STR(cr_dataset_class_name(b, 1), "dog");
         for (int64_t i = 0; i < cr_dataset_count(a); i++) {
-            struct cr_image x, y;
-            int32_t         label_x, label_y;
+            OWNED(image) x = {0}, y = {0};
+            int32_t      label_x, label_y;
             REQUIRE_OK(cr_dataset_get(a, i, &x, &label_x));
             REQUIRE_OK(cr_dataset_get(b, i, &y, &label_y));
             CHECK(label_x == label_y && x.width == y.width && x.height == y.height);
             CHECK(!memcmp(x.rgb, y.rgb, (size_t)x.width * x.height * 3));
-            cr_image_free(&x);
-            cr_image_free(&y);
         }
         cr_dataset_sample_name(b, 3, name, sizeof name);
         CHECK_HAS(name, split ? "packed/val.crpk[3]" : "packed/train.crpk[3]");
-        cr_dataset_close(a);
-        cr_dataset_close(b);
     }
 }
 
@@ -47,15 +44,15 @@ TEST(packing_is_deterministic) {
 /* Raw: evaluation gets the same pixels as from the files, and a small image stays unchanged. */
 TEST(raw_images_prepare_as_the_files) {
     make_pack(18, 2);
-    struct cr_prepare  prep = {.size = 14, .eval_resize = 18};
-    struct cr_dataset *a, *b;
-    int                reduced = 0, kept = 0;
+    struct cr_prepare prep = {.size = 14, .eval_resize = 18};
+    OWNED(dataset)    a = NULL, b = NULL;
+    int               reduced = 0, kept = 0;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, FOLDER_SET));
     REQUIRE_OK(open_packed(CR_SPLIT_TRAIN, &b));
     for (int64_t i = 0; i < cr_dataset_count(a); i++) {
-        struct cr_image x, y;
-        int32_t         label;
-        uint8_t         from_x[14 * 14 * 3], from_y[14 * 14 * 3];
+        OWNED(image) x = {0}, y = {0};
+        int32_t      label;
+        uint8_t      from_x[14 * 14 * 3], from_y[14 * 14 * 3];
         REQUIRE_OK(cr_dataset_get(a, i, &x, &label));
         REQUIRE_OK(cr_dataset_get(b, i, &y, &label));
         int shorter = CR_MIN(x.width, x.height);
@@ -64,18 +61,14 @@ TEST(raw_images_prepare_as_the_files) {
         REQUIRE_OK(cr_prepare_eval(&prep, &x, from_x));
         REQUIRE_OK(cr_prepare_eval(&prep, &y, from_y));
         CHECK(!memcmp(from_x, from_y, sizeof from_x));
-        cr_image_free(&x);
-        cr_image_free(&y);
     }
     CHECK(reduced > 4 && kept > 4);
-    cr_dataset_close(a);
-    cr_dataset_close(b);
 }
 
 /* A dataset of pixels without files is packed as pixels. */
 TEST(datasets_without_files_are_packed_raw) {
     folder_open();
-    struct cr_dataset     *a, *b;
+    OWNED(dataset)         a = NULL, b = NULL;
     struct cr_pack_options options = {.workers = 2};
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, "data.kind=synthetic", "data.train_images=700"));
@@ -83,16 +76,12 @@ TEST(datasets_without_files_are_packed_raw) {
     CHECK_INT(result.images, 700);
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &b, "data.kind=packed", root_is(tmp_path)));
     for (int64_t i = 0; i < 700; i += 13) {
-        struct cr_image x, y;
-        int32_t         label_x, label_y;
+        OWNED(image) x = {0}, y = {0};
+        int32_t      label_x, label_y;
         REQUIRE_OK(cr_dataset_get(a, i, &x, &label_x));
         REQUIRE_OK(cr_dataset_get(b, i, &y, &label_y));
         CHECK(label_x == label_y && x.width == y.width && !memcmp(x.rgb, y.rgb, (size_t)x.width * x.height * 3));
-        cr_image_free(&x);
-        cr_image_free(&y);
     }
-    cr_dataset_close(a);
-    cr_dataset_close(b);
 }
 
 TEST(unreadable_images_are_skipped) {
@@ -102,7 +91,7 @@ TEST(unreadable_images_are_skipped) {
     write_bytes(in_folder("train/cat/cut.jpg"), jpeg,
                 count - 40); /* damage near the end: only decoding to the end finds it */
     cr_free(jpeg);
-    struct cr_dataset     *set;
+    OWNED(dataset)         set     = NULL;
     struct cr_pack_options options = {.workers = 2};
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
@@ -112,5 +101,4 @@ TEST(unreadable_images_are_skipped) {
     CHECK_STATUS(cr_pack_dataset(set, in_folder("fatal.crpk"), &options, &result), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "train/cat/cut.jpg");
     CHECK(access(in_folder("fatal.crpk"), F_OK) != 0);
-    cr_dataset_close(set);
 }

@@ -2,6 +2,7 @@
  * packing that fails or is stopped. */
 #include "core/checksum/crc32c.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/packed_support.h"
 
 /* ---- invalid files ---- */
@@ -29,11 +30,10 @@ static void update_checksums(uint8_t *bytes, size_t count) {
 }
 
 static cr_status try_bytes(const uint8_t *bytes, size_t count) {
-    struct cr_pack *pack;
-    cr_status       status = cr_pack_open_bytes(bytes, count, "some.crpk", &pack);
+    OWNED(pack) pack   = NULL;
+    cr_status   status = cr_pack_open_bytes(bytes, count, "some.crpk", &pack);
     if (status != CR_OK) return status;
     status = cr_pack_verify(pack, 1);
-    cr_pack_close(pack);
     return status;
 }
 
@@ -45,8 +45,8 @@ static uint8_t *pack_bytes(int raw, size_t *count) {
 }
 
 TEST(truncated_and_changed_files_are_refused) {
-    size_t   count;
-    uint8_t *bytes = pack_bytes(0, &count);
+    size_t       count;
+    OWNED(bytes) bytes = pack_bytes(0, &count);
     REQUIRE(bytes && count > 2000);
     REQUIRE_OK(try_bytes(bytes, count));
     for (size_t cut = 0; cut < count; cut += 1 + cut / 50) {
@@ -67,16 +67,15 @@ TEST(truncated_and_changed_files_are_refused) {
         CHECK_HAS(cr_error_message(), "some.crpk");
         bytes[i] ^= (uint8_t)(1 << i % 8);
     }
-    cr_free(bytes);
 }
 
 /* Invalid numbers with valid checksums. */
 TEST(invalid_numbers_are_refused) {
-    size_t   count;
-    uint8_t *good = pack_bytes(0, &count);
+    size_t       count;
+    OWNED(bytes) good = pack_bytes(0, &count);
     REQUIRE(good);
-    uint8_t *bytes = cr_alloc(count, 1);
-    uint64_t index = get(good + CR_PACK_AT_INDEX_OFFSET, 8), images = get(good + CR_PACK_AT_COUNT, 8);
+    OWNED(bytes) bytes = cr_alloc(count, 1);
+    uint64_t     index = get(good + CR_PACK_AT_INDEX_OFFSET, 8), images = get(good + CR_PACK_AT_COUNT, 8);
     CHECK_INT(images, 16);
     static const uint64_t values[] = {0,
                                       1,
@@ -148,8 +147,6 @@ TEST(invalid_numbers_are_refused) {
     bytes[CR_PACK_HEADER_BYTES] = 0;
     update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
-    cr_free(bytes);
-    cr_free(good);
 }
 
 /* An image that was changed after packing is treated as any corrupt image; the others are read. */
@@ -160,9 +157,9 @@ TEST(changed_image_is_skipped) {
     bytes[get(bytes + get(bytes + CR_PACK_AT_INDEX_OFFSET, 8) + 5 * 32, 8)] ^= 1; /* the first byte of image 5 */
     write_bytes(in_folder("packed/train.crpk"), bytes, count);
     cr_free(bytes);
-    struct cr_dataset *set;
-    struct cr_image    image;
-    int32_t            label;
+    OWNED(dataset)  set = NULL;
+    struct cr_image image;
+    int32_t         label;
     REQUIRE_OK(open_packed(CR_SPLIT_TRAIN, &set));
     CHECK_STATUS(cr_dataset_get(set, 5, &image, &label), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "train.crpk: image 5");
@@ -171,20 +168,18 @@ TEST(changed_image_is_skipped) {
     cr_image_free(&image);
     struct cr_loader_options options = {
         .split = CR_SPLIT_VAL, .batch = 16, .prefetch = 1, .prepare = {.size = 14, .eval_resize = 18}};
-    struct cr_loader *loader;
-    struct cr_batch   batch;
+    OWNED(loader)   loader = NULL;
+    struct cr_batch batch;
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
     REQUIRE_OK(cr_loader_next(loader, &batch));
     for (int i = 0; i < 16; i++) CHECK((batch.labels[i] < 0) == (i == 5));
     CHECK_INT(cr_loader_corrupt(loader), 1);
-    cr_loader_close(loader);
-    cr_dataset_close(set);
 }
 
 /* The first of several bad images is named, for any number of threads. */
 TEST(verifying_names_the_first_fault) {
-    size_t   count;
-    uint8_t *bytes = pack_bytes(0, &count);
+    size_t       count;
+    OWNED(bytes) bytes = pack_bytes(0, &count);
     REQUIRE(bytes);
     uint64_t        index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
     struct cr_pack *pack;
@@ -197,17 +192,16 @@ TEST(verifying_names_the_first_fault) {
         for (int i = 15; i >= 4; i -= 4) bytes[get(bytes + index + (uint64_t)i * 32, 8) + 9] ^= 1;
         cr_pack_close(pack);
     }
-    cr_free(bytes);
 }
 
 /* The file is overwritten in place after it was opened: the index was copied and stays right, the bytes of an image are
  * checked. */
 TEST(file_changed_in_use_is_noticed) {
     for (int raw = 0; raw <= 18; raw += 18) {
-        size_t   count;
-        uint8_t *bytes = pack_bytes(raw, &count);
+        size_t       count;
+        OWNED(bytes) bytes = pack_bytes(raw, &count);
         REQUIRE(bytes);
-        struct cr_pack      *pack;
+        OWNED(pack)          pack = NULL;
         struct cr_pack_entry entry;
         const uint8_t       *image;
         uint64_t             index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
@@ -219,8 +213,6 @@ TEST(file_changed_in_use_is_noticed) {
         bytes[at + 1] ^= 4;
         CHECK_STATUS(cr_pack_read(pack, 2, &entry, &image), CR_ERR_FORMAT);
         CHECK_HAS(cr_error_message(), "some.crpk: image 2 is damaged");
-        cr_pack_close(pack);
-        cr_free(bytes);
     }
 }
 
@@ -228,10 +220,10 @@ TEST(file_changed_in_use_is_noticed) {
  * does not take its images for corrupt ones. */
 TEST(file_cut_in_use_is_an_error) {
     for (int raw = 0; raw <= 18; raw += 18) {
-        struct cr_dataset *set;
-        struct cr_pack    *pack;
-        struct cr_image    image;
-        int32_t            label;
+        OWNED(dataset)  set = NULL;
+        struct cr_pack *pack;
+        struct cr_image image;
+        int32_t         label;
         make_pack(raw, 2);
         const char *path = in_folder("packed/train.crpk");
         REQUIRE_OK(cr_pack_open(path, &pack));
@@ -255,7 +247,6 @@ TEST(file_cut_in_use_is_an_error) {
         }
         CHECK_STATUS(cr_dataset_get(set, 3, &image, &label), CR_ERR_IO);
         CHECK_HAS(cr_error_message(), "train.crpk: was cut off while it was read");
-        cr_dataset_close(set);
     }
 }
 
@@ -286,7 +277,7 @@ TEST(failing_writes_leave_nothing) {
     write_set();
     const char *out = in_folder("out"), *path = in_folder("out/train.crpk");
     mkdir(out, 0777);
-    struct cr_dataset     *set;
+    OWNED(dataset)         set     = NULL;
     struct cr_pack_options options = {.workers = 1};
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
@@ -307,7 +298,6 @@ TEST(failing_writes_leave_nothing) {
         CHECK(rmdir(out) == 0 && mkdir(out, 0777) == 0); /* it is empty */
     } while (nth < 200);
     CHECK(nth > 20 && nth < 200);
-    cr_dataset_close(set);
 }
 
 TEST(stopped_packing_keeps_previous_files) {
@@ -328,7 +318,7 @@ TEST(stopped_packing_keeps_previous_files) {
 
 TEST(failing_allocations_are_reported) {
     make_pack(0, 1);
-    struct cr_dataset     *set;
+    OWNED(dataset)         set     = NULL;
     struct cr_pack_options options = {.workers = 1, .corrupt_fatal = true};
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
@@ -337,13 +327,10 @@ TEST(failing_allocations_are_reported) {
         failing_alloc_end(&f, cr_pack_dataset(set, in_folder("x.crpk"), &options, &result));
     }
     for_each_failing_alloc(f, .least = 4) {
-        struct cr_dataset      *opened = NULL;
-        const struct cr_config *config;
+        OWNED(config)  config = NULL;
+        OWNED(dataset) opened = NULL;
         REQUIRE_OK(make_config(&config, "data.kind=packed", root_is(in_folder("packed"))));
         failing_alloc_begin(&f);
         failing_alloc_end(&f, cr_dataset_open(config, CR_SPLIT_TRAIN, &opened));
-        cr_dataset_close(opened);
-        cr_config_close(config);
     }
-    cr_dataset_close(set);
 }

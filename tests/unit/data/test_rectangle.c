@@ -4,6 +4,7 @@
 #include "graph/graph.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
+#include "tests/harness/owned.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -76,7 +77,7 @@ TEST(every_image_has_a_pixel) {
 TEST(operations_see_the_shifted_rectangle) {
     enum { H = 9, W = 15, BYTES = H * W * 3 };
     struct cr_prepare plain = {.size = H, .width = W, .crop = CR_CROP_PAD, .pad = 2, .hflip = 0.5}, with = plain;
-    struct cr_image   image = make_image(W, H);
+    OWNED(image)      image = make_image(W, H);
     with.jitter[0]          = 1e-12; /* brightness that changes nothing */
     for (int i = 0; i < 40; i++) {
         uint8_t a[BYTES], b[BYTES];
@@ -92,7 +93,6 @@ TEST(operations_see_the_shifted_rectangle) {
                     CHECK_INT(b[(y * W + x) * 3 + c], inside ? a[(from_y * W + from_x) * 3 + c] : 0);
             }
     }
-    cr_image_free(&image);
 }
 
 TEST(cuts_and_erased_boxes_fit) {
@@ -145,9 +145,9 @@ TEST(keys_set_height_and_width) {
     fputs("[data]\nimage_width = 40\nimage_size = 24\n", file);
     fclose(file);
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        const struct cr_config *config;
-        struct cr_prepare       prep;
-        int                     n = 0;
+        OWNED(config)     config = NULL;
+        struct cr_prepare prep;
+        int               n = 0;
         while (n < 2 && cases[i].keys[n]) n++;
         const cr_status status = cr_config_open(&config, path, cases[i].keys, n);
         CHECK_INT(status, cases[i].error ? CR_ERR_CONFIG : CR_OK);
@@ -159,7 +159,6 @@ TEST(keys_set_height_and_width) {
             REQUIRE_OK(cr_prepare_from_config(config, (enum cr_split)split, &prep));
             CHECK(prep.size == cases[i].height && cr_prepare_width(&prep) == cases[i].width);
         }
-        cr_config_close(config);
     }
     unlink(path);
 }

@@ -1,12 +1,13 @@
 /* tests/unit/device/test_cpu_device.c: the CPU device: choice of backend, tables of kernels, memory, initial
  * parameters. */
+#include "tests/harness/owned.h"
 #include "tests/harness/reference_run.h"
 
 /* ---- backends and kernels ---- */
 
 TEST(every_op_has_a_reference_kernel) {
     const struct cr_device_options options = {.ref_only = true};
-    struct cr_device              *device;
+    OWNED(device)                  device  = NULL;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
     for (int kind = 0; kind < CR_OP_COUNT; kind++) {
         char name[64];
@@ -21,12 +22,11 @@ TEST(every_op_has_a_reference_kernel) {
         }
         if (kernels != 1) TEST_FAIL_("%s: %d reference kernels", name, kernels);
     }
-    cr_device_close(device);
 }
 
 TEST(kernels_of_the_full_device) {
     const struct cr_device_options options = {.threads = 1};
-    struct cr_device              *device;
+    OWNED(device)                  device  = NULL;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
     const struct cr_kernel *const *kernels               = device->kernels;
     bool                           ref_seen[CR_OP_COUNT] = {false};
@@ -40,11 +40,10 @@ TEST(kernels_of_the_full_device) {
     for (int kind = 0; kind < CR_OP_COUNT; kind++) CHECK(ref_seen[kind]);
     CHECK_HAS(device->caps.text, "CPU, 1 thread");
     CHECK(device->caps.alignment >= 64 && device->caps.flops_per_s > 0 && device->caps.bytes_per_s > 0);
-    cr_device_close(device);
 }
 
 TEST(find_continues_after_a_kernel) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
     op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 3);
@@ -56,7 +55,6 @@ TEST(find_continues_after_a_kernel) {
     CHECK(run.device->kernels[index] == kernel);
     CHECK(cr_kernel_find(run.device, &run.p, &run.p.op[0], index, &index) == kernel);
     CHECK(!cr_kernel_find(run.device, &run.p, &run.p.op[0], index + 1, &index));
-    ref_close(&run);
 }
 
 TEST(choice_of_device) {
@@ -82,7 +80,7 @@ TEST(choice_of_device) {
 
 TEST(regions) {
     static const size_t sizes[] = {1, 255, 4096, 100001};
-    struct ref_run      run;
+    OWNED(ref_run)      run     = {0};
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     for (size_t i = 0; i < CR_COUNT(sizes); i++) {
         void *region, *back = cr_alloc(sizes[i], 1), *data = cr_alloc(sizes[i], 1);
@@ -102,7 +100,6 @@ TEST(regions) {
     CHECK_STATUS(run.device->backend->reserve(run.device, SIZE_MAX - 10, &region), CR_ERR_MEMORY);
     CHECK(!region);
     run.device->backend->release(run.device, NULL);
-    ref_close(&run);
 }
 
 static struct cr_config init_config(void) {
@@ -118,7 +115,7 @@ static void add_params(struct ref_run *run) {
 TEST(initial_store) {
     const struct cr_config config = init_config();
     for (int wide = 0; wide < 2; wide++) {
-        struct ref_run run;
+        OWNED(ref_run) run = {0};
         REQUIRE_OK(ref_open(&run, wide ? CR_F64 : CR_F32, 1));
         add_params(&run);
         int conv = cr_tensor_store(&run.p, CR_BUFFER_VALUE, 0), gamma = cr_tensor_store(&run.p, CR_BUFFER_VALUE, 1);
@@ -133,7 +130,6 @@ TEST(initial_store) {
         CHECK_NEAR(ref_at(&run, gamma, 4), 1, 0);
         CHECK_NEAR(ref_at(&run, var, 4), 1, 0);
         CHECK_NEAR(ref_at(&run, state, CR_STATE_LOSS_SCALE), 1, 0);
-        ref_close(&run);
     }
 }
 
@@ -148,13 +144,12 @@ TEST(for_each_calls_every_job_once) {
     static const int counts[] = {0, 1, 2, 7, JOBS_MAX};
     for (int threads = 1; threads <= 4; threads++) {
         const struct cr_device_options options = {.threads = threads};
-        struct cr_device              *device;
+        OWNED(device)                  device  = NULL;
         REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
         for (size_t k = 0; k < CR_COUNT(counts); k++) {
             int calls[JOBS_MAX] = {0};
             device->backend->for_each(device, counts[k], note_job, calls);
             for (int i = 0; i < JOBS_MAX; i++) CHECK_INT(calls[i], i < counts[k]);
         }
-        cr_device_close(device);
     }
 }

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/kernel.h"
 #include "runtime/executor.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 struct shape {
@@ -212,7 +213,7 @@ static int64_t count_apart(const struct problem *v, const void *y, bool equal) {
 static void check_all(enum choice choice, enum weights weights) {
     static const enum cr_dtype     bytes[] = {CR_U8, CR_I8}, outs[] = {CR_U8, CR_I8, CR_F32};
     const struct cr_device_options options = {.threads = 2, .ref_only = choice == REFERENCE};
-    struct cr_device              *d;
+    OWNED(device)                  d       = NULL;
     int64_t                        apart = 0, all = 0;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &d));
     for (size_t n = weights == LARGE ? CR_COUNT(shapes) - 1 : 0; n < CR_COUNT(shapes); n++)
@@ -236,7 +237,6 @@ static void check_all(enum choice choice, enum weights weights) {
         }
     printf("    %s: %lld of %lld outputs are off by one\n", last_kernel, (long long)apart, (long long)all);
     CHECK(apart * 10000 <= all); /* values near a tie only */
-    cr_device_close(d);
 }
 
 TEST(reference_is_equal) {
@@ -294,7 +294,7 @@ TEST(quantize_values) {
         struct cr_param_store          store   = {.real = CR_F32};
         struct cr_op                   op      = cr_op_make(CR_OP_quantize, CR_NONE);
         struct cr_program              p;
-        struct cr_device              *d;
+        OWNED(device)                  d = NULL;
         float                          x[COUNT], scale = 0.25f;
         uint8_t                        y[COUNT];
         struct cr_call                 call = {.in = {x, &scale}, .out = {y}};
@@ -311,6 +311,5 @@ TEST(quantize_values) {
                 TEST_FAIL_("kind %d: %g becomes %d", kind, (double)x[i], value_of(kind % 2 ? CR_I8 : CR_U8, y, i));
         cr_program_free(&p);
         cr_param_store_free(&store);
-        cr_device_close(d);
     }
 }

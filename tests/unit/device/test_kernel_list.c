@@ -3,6 +3,7 @@
 #include "device/device.h"
 #include "device/kernel.h"
 #include "tests/harness/offline_gpu.h"
+#include "tests/harness/owned.h"
 
 #include <string.h>
 
@@ -64,9 +65,9 @@ TEST(optional_slots) {
 
 /* A bn_finalize, whose data are sums, and the conv behind it. Only the first part may be in f32 in 16-bit programs. */
 static bool accepts_chain(const struct cr_kernel *kernel, enum cr_dtype sums, enum cr_dtype x, enum cr_dtype y) {
-    struct cr_device  device = {0};
-    struct cr_program p;
-    struct cr_op      part[] = {cr_op_make(CR_OP_bn_finalize, CR_NONE), cr_op_make(CR_OP_conv, CR_NONE)};
+    struct cr_device device = {0};
+    OWNED(program)   p      = {0};
+    struct cr_op     part[] = {cr_op_make(CR_OP_bn_finalize, CR_NONE), cr_op_make(CR_OP_conv, CR_NONE)};
     cr_program_init(&p, "p", NULL);
     for (int s = CR_IN_bn_finalize_sums; s <= CR_IN_bn_finalize_running_var; s++)
         part[0].in[s] = cr_tensor_add(&p, "s", sums, CR_REGION_POOL, 2, 1, 1, 8);
@@ -77,7 +78,6 @@ static bool accepts_chain(const struct cr_kernel *kernel, enum cr_dtype sums, en
     part[1].out[CR_OUT_conv_y] = cr_tensor_add(&p, "y", y, CR_REGION_POOL, 1, 1, 1, 8);
     const struct cr_op fused   = cr_op_fuse(&p, part, CR_COUNT(part));
     const bool         yes     = cr_kernel_accepts(&device, kernel, &p, &fused);
-    cr_program_free(&p);
     return yes;
 }
 
@@ -135,15 +135,13 @@ static void name_their_types(const struct cr_device *device) {
 
 TEST(kernels_of_the_cpu_name_their_types) {
     const struct cr_device_options options = {.threads = 1};
-    struct cr_device              *device;
+    OWNED(device)                  device  = NULL;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
     name_their_types(device);
-    cr_device_close(device);
 }
 
 TEST(kernels_of_gpus_name_their_types) {
-    struct cr_device *device = open_gpu("h200", false);
+    OWNED(device) device = open_gpu("h200", false);
     if (!device) SKIP(no_kernels_for_gpus);
     name_their_types(device);
-    cr_device_close(device);
 }

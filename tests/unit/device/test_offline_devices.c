@@ -9,6 +9,7 @@
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/conv_cases.h"
 #include "tests/harness/offline_gpu.h"
+#include "tests/harness/owned.h"
 
 /* ---- the table ---- */
 
@@ -103,7 +104,7 @@ TEST(a_build_without_cuda_says_so) {
 
 TEST(offline_gpu_has_its_figures) {
     const struct cr_gpu *gpu    = cr_gpu_find("h100");
-    struct cr_device    *device = open_gpu("h100", false);
+    OWNED(device)        device = open_gpu("h100", false);
     REQUIRE(gpu);
     if (!device) SKIP(no_kernels_for_gpus);
     CHECK_INT(device->caps.alignment, 256);
@@ -112,7 +113,6 @@ TEST(offline_gpu_has_its_figures) {
     CHECK_NEAR(cr_device_flops(device, CR_MATH_TF32) / cr_device_flops(device, CR_MATH_F16), 0.5, 1e-12);
     CHECK_HAS(device->caps.text, "NVIDIA H100");
     CHECK(device->caps.to_host_bytes_per_s > 0 && device->caps.to_host_bytes_per_s < gpu->copy_bytes_per_s);
-    cr_device_close(device);
 }
 
 /* ---- ops that kernels support ---- */
@@ -194,12 +194,11 @@ static bool accepts(const struct cr_device *device, const struct takes *t) {
 
 TEST(kernels_answer_without_a_gpu) {
     for (size_t i = 0; i < CR_COUNT(table); i++) {
-        struct cr_device *device = open_gpu(table[i].gpu, table[i].deterministic);
+        OWNED(device) device = open_gpu(table[i].gpu, table[i].deterministic);
         if (!device) SKIP(no_kernels_for_gpus);
         if (accepts(device, &table[i]) != table[i].yes)
             TEST_FAIL_("case %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
                        table[i].yes ? "refused" : "taken");
-        cr_device_close(device);
     }
 }
 
@@ -212,9 +211,9 @@ TEST(every_gpu_has_a_program) {
     static const char *const overrides[] = {"model.arch=resnet18"};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
         const struct cr_compile_options how    = {.fuse = true, .reuse = true};
-        struct cr_device               *device = open_gpu(names[i], true);
-        struct bench_model              b;
-        struct cr_program               p;
+        OWNED(device)                   device = open_gpu(names[i], true);
+        OWNED(bench_model)              b      = {0};
+        OWNED(program)                  p      = {0};
         if (!device) SKIP(no_kernels_for_gpus);
         const struct cr_cost_model cost_model = cr_device_cost_model(device);
         REQUIRE_OK(bench_open(&b, overrides, 1, 64));
@@ -222,8 +221,5 @@ TEST(every_gpu_has_a_program) {
         REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 16, &p));
         REQUIRE_OK(cr_compile(&p, &cost_model, &how));
         CHECK_STATUS(cr_plan_check(&p, cost_model.alignment), CR_OK);
-        cr_program_free(&p);
-        bench_close(&b);
-        cr_device_close(device);
     }
 }

@@ -26,7 +26,7 @@ static void make_ops(struct distilled *d, struct ref_run *run, struct cr_distill
 static void check_golden(enum cr_dtype real, const char *part, double ulps) {
     struct ref_run run;
     int64_t        n;
-    double        *options = golden_read(part, "options", &n);
+    OWNED(doubles) options = golden_read(part, "options", &n);
     REQUIRE(options);
     REQUIRE_OK(ref_open(&run, real, 2));
     struct distilled d = {.x       = golden_leaf(&run, part, "logits"),
@@ -54,7 +54,6 @@ static void check_golden(enum cr_dtype real, const char *part, double ulps) {
     for (int64_t i = 0; i < n; i++) CHECK_NEAR(ref_at(&run, d.dy, i), before[i], real == CR_F64 ? 1e-12 : 1e-5);
     cr_free(before);
     ref_close(&run);
-    cr_free(options);
 }
 
 TEST(equal_to_pytorch) {
@@ -69,7 +68,7 @@ TEST(equal_to_pytorch) {
 
 /* One sample of three classes with weight 1 and T = 1: the loss, and the gradient in dx. */
 static double one_sample(const double logits[3], const double teacher[3], double hard, double dx[3]) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     ref_open(&run, CR_F64, 1);
     struct distilled d = {.x       = ref_leaf(&run, "x", 1, 1, 1, 3),
                           .teacher = ref_leaf(&run, "teacher", 1, 1, 1, 3),
@@ -92,7 +91,6 @@ static double one_sample(const double logits[3], const double teacher[3], double
     if (ref_exec(&run, 0, 2) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     const double loss = ref_at(&run, d.before, 0);
     for (int k = 0; k < 3; k++) dx[k] = ref_at(&run, d.dy, k);
-    ref_close(&run);
     return loss;
 }
 

@@ -5,7 +5,7 @@
 /* ---- NaN and ties ---- */
 
 TEST(relu_keeps_nan) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
     op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 4);
@@ -15,14 +15,13 @@ TEST(relu_keeps_nan) {
     for (int i = 0; i < 4; i++) ref_set(&run, op.in[0], i, x[i]);
     REQUIRE_OK(ref_exec(&run, 0, 1));
     CHECK(ref_at(&run, y, 0) == 0 && isnan(ref_at(&run, y, 1)) && ref_at(&run, y, 2) == 2 && isinf(ref_at(&run, y, 3)));
-    ref_close(&run);
 }
 
 TEST(maxpool_nan_and_ties) {
     const double in[3][4] = {
         {1, 3, 3, 2}, {1, NAN, 5, NAN}, {-(double)INFINITY, -(double)INFINITY, -(double)INFINITY, -(double)INFINITY}};
     const int      where[3] = {1, 1, 0};
-    struct ref_run run;
+    OWNED(ref_run) run      = {0};
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     struct cr_op op              = cr_op_make(CR_OP_maxpool, CR_NONE);
     op.in[CR_IN_maxpool_x]       = ref_leaf(&run, "x", 1, 2, 2, 1);
@@ -37,7 +36,6 @@ TEST(maxpool_nan_and_ties) {
         double want = in[k][where[k]];
         CHECK(isnan(want) ? isnan(ref_at(&run, y, 0)) : ref_at(&run, y, 0) == want);
     }
-    ref_close(&run);
 }
 
 /* Logits, label -> correct, correct in top 5, valid. */
@@ -53,7 +51,7 @@ TEST(loss_ranks) {
         {{0, 9, 1, 1, 1, 1, 1}, -1, 0, 0, 0},    {{0, 9, 1, 1, 1, 1, 1}, 7, 0, 0, 0},
         {{0, 0, 0, 0, 0, 0, 1e300}, 6, 1, 1, 1},
     };
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     struct cr_op op             = cr_op_make(CR_OP_loss, CR_NONE);
     op.in[CR_IN_loss_logits]    = ref_leaf(&run, "logits", 1, 1, 1, 7);
@@ -75,11 +73,10 @@ TEST(loss_ranks) {
         double loss = ref_at(&run, op.out[0], 0) - 10;
         CHECK(isnan(cases[k].logits[0]) ? isnan(loss) : loss >= 0 && isfinite(loss));
     }
-    ref_close(&run);
 }
 
 TEST(running_statistics_survive_bad_batches) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     struct cr_op op               = cr_op_make(CR_OP_bn_finalize, CR_NONE);
     const int    sum_values       = ref_leaf(&run, "sums", 2, 1, 1, 3);
@@ -102,7 +99,6 @@ TEST(running_statistics_survive_bad_batches) {
         CHECK_NEAR(ref_at(&run, mean, c), 1, 0);
         CHECK_NEAR(ref_at(&run, var, c), 1, 0);
     }
-    ref_close(&run);
 }
 
 /* ---- the update ---- */
@@ -192,7 +188,7 @@ TEST(loss_scale_moves) {
 
 /* Forward and backward of a convolution, a BN and the gradient check; one hash of all bits. */
 static uint64_t bits_with_threads(int threads) {
-    struct ref_run run;
+    OWNED(ref_run) run  = {0};
     uint64_t       hash = 1469598103934665603u;
     if (ref_open(&run, CR_F32, threads) != CR_OK) return 0;
     int x = ref_leaf(&run, "x", 3, 9, 7, 5), w = ref_leaf(&run, "w", 70, 3, 3, 5),
@@ -224,7 +220,6 @@ static uint64_t bits_with_threads(int threads) {
     for (int t = 0; t < run.p.tensors; t++)
         for (size_t i = 0; run.own[t] && i < run.p.tensor[t].bytes; i++)
             hash = (hash ^ ((unsigned char *)run.own[t])[i]) * 1099511628211u;
-    ref_close(&run);
     return hash;
 }
 

@@ -64,7 +64,7 @@ TEST(dense_and_avgpool) {
 static void check_maxpool(enum cr_dtype real, const char *part) {
     struct ref_run run;
     int64_t        n;
-    double        *attr = golden_read(part, "attr", &n);
+    OWNED(doubles) attr = golden_read(part, "attr", &n);
     REQUIRE(attr);
     REQUIRE_OK(ref_open(&run, real, 2));
     int x = golden_leaf(&run, part, "x"), dy = golden_leaf(&run, part, "dy"), dx = golden_leaf(&run, part, "dx");
@@ -85,7 +85,6 @@ static void check_maxpool(enum cr_dtype real, const char *part) {
     golden_check(&run, run.p.op[at].out[0], part, "y", 0);
     golden_check(&run, dx, part, "dx", 1.01);
     ref_close(&run);
-    cr_free(attr);
 }
 
 TEST(maxpool) {
@@ -167,7 +166,7 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
 
 /* In an f32 program scale_bias, means and sums are rounded between ops; xhat times its mean cancels some digits. */
 static void check_bn(enum cr_dtype real, double ulps) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     struct bn_net  net;
     REQUIRE_OK(ref_open(&run, real, 2));
     build_bn(&run, &net);
@@ -193,7 +192,6 @@ static void check_bn(enum cr_dtype real, double ulps) {
     golden_fill(&run, net.x, "bn.eval", "x");
     REQUIRE_OK(ref_exec(&run, net.training_ops, run.p.ops));
     golden_check(&run, net.eval_y, "bn.eval", "y", ulps);
-    ref_close(&run);
 }
 
 TEST(bn) {

@@ -14,7 +14,7 @@ struct unary {
 };
 
 static void check_unary(const struct unary *c) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     int          x  = ref_leaf(&run, "x", c->N, c->H, c->W, c->C);
     struct cr_op op = cr_op_make(c->op, CR_NONE), g = cr_op_make(c->grad, CR_NONE);
@@ -37,7 +37,6 @@ static void check_unary(const struct unary *c) {
         fd_check(&f, x, dx, 1);
         fd_finish(&f);
     }
-    ref_close(&run);
 }
 
 TEST(pooling_and_pointwise) {
@@ -61,7 +60,7 @@ TEST(pooling_and_pointwise) {
 }
 
 TEST(se_scale) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     int x = ref_leaf(&run, "x", 2, 3, 4, 5), s = ref_leaf(&run, "s", 2, 1, 1, 5), dy = ref_leaf(&run, "dy", 2, 3, 4, 5);
     struct cr_op op = cr_op_make(CR_OP_se_scale, CR_NONE), g = cr_op_make(CR_OP_se_scale_grad, CR_NONE);
@@ -79,12 +78,11 @@ TEST(se_scale) {
         fd_check(&f, s, run.p.op[at].out[CR_OUT_se_scale_grad_dlogit], 1);
         fd_finish(&f);
     }
-    ref_close(&run);
 }
 
 /* Through a BN with fixed statistics. */
 TEST(channel_scale) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int          x = ref_leaf(&run, "x", 2, 3, 2, 5), dy = ref_leaf(&run, "dy", 2, 3, 2, 5), param[4];
     struct cr_op scale_bias = cr_op_make(CR_OP_bn_scale_bias, CR_NONE), op = cr_op_make(CR_OP_bn_apply, CR_NONE);
@@ -105,12 +103,11 @@ TEST(channel_scale) {
     ref_fill(&run, dy, 0, 1);
     if (fd_run(&f)) fd_check(&f, x, dx, 1);
     fd_finish(&f);
-    ref_close(&run);
 }
 
 /* The check must detect a wrong backward op: with a gradient scaled by 1.0001 the same check fails. */
 TEST(check_can_fail) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int x = ref_leaf(&run, "x", 1, 3, 3, 2), dy = ref_leaf(&run, "dy", 1, 1, 1, 2),
         dx                 = ref_leaf(&run, "dx", 1, 3, 3, 2);
@@ -128,5 +125,4 @@ TEST(check_can_fail) {
     test_failures_      = before;
     test_failed_checks_ = printed;
     CHECK_INT(failures, 18);
-    ref_close(&run);
 }

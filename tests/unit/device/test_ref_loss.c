@@ -28,7 +28,7 @@ static void make_ops(struct losses *l, struct ref_run *run, struct cr_loss_attr 
 static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, bool several, double ulps) {
     struct ref_run run;
     int64_t        n, shape[4];
-    double        *options = golden_read(part, "options", &n);
+    OWNED(doubles) options = golden_read(part, "options", &n);
     REQUIRE(options);
     REQUIRE_OK(ref_open(&run, real, 2));
     golden_shape(part, "labels", shape);
@@ -59,7 +59,6 @@ static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, boo
     golden_check(&run, l.metrics, part, "metrics", ulps);
     golden_check(&run, l.logits, part, "dx", ulps);
     ref_close(&run);
-    cr_free(options);
 }
 
 TEST(equal_to_pytorch) {
@@ -106,7 +105,7 @@ static void draw_mixes(struct ref_run *run, int mixes) {
 }
 
 static void check_gradient(const struct problem *p) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     const int64_t words = p->attr.several ? cr_label_words(K) : 1;
     struct losses l     = {.logits  = ref_leaf(&run, "logits", N, 1, 1, K),
@@ -133,7 +132,6 @@ static void check_gradient(const struct problem *p) {
     fd_check(&f, l.logits, dx, 1);
     fd_finish(&f);
     CHECK_INT(ref_at(&run, l.metrics, 1), N - 1);
-    ref_close(&run);
 }
 
 TEST(gradients) {
@@ -161,7 +159,7 @@ TEST(gradients) {
 
 /* One sample with label 1 of three classes: the mean loss, and the gradient in dx. */
 static double one_sample(const double logits[3], double weight, float gamma, double dx[3]) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     ref_open(&run, CR_F64, 1);
     struct losses l = {.logits  = ref_leaf(&run, "logits", 1, 1, 1, 3),
                        .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 1, 1, 1, 1),
@@ -182,7 +180,6 @@ static double one_sample(const double logits[3], double weight, float gamma, dou
     if (ref_exec(&run, 0, 2) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     loss = ref_at(&run, l.metrics, 0);
     for (int k = 0; k < 3; k++) dx[k] = ref_at(&run, out, k);
-    ref_close(&run);
     return loss;
 }
 

@@ -2,6 +2,7 @@
  * accepts it. */
 #include "formats/json.h"
 #include "formats/json_write.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 /* Writes one value of every kind, nested. */
@@ -28,7 +29,7 @@ static void write_all(struct cr_json_writer *w) {
 }
 
 TEST(styles) {
-    struct cr_text        spaced = {0}, compact = {0};
+    OWNED(text)           spaced = {0}, compact = {0};
     struct cr_json_writer s = cr_json_writer(&spaced, CR_JSON_SPACED), c = cr_json_writer(&compact, CR_JSON_COMPACT);
     write_all(&s);
     CHECK_STR(spaced.data, "{\"empty\": [], \"list\": [-9223372036854775808, 18446744073709551615, {}, null], "
@@ -38,12 +39,10 @@ TEST(styles) {
     CHECK_STR(compact.data, "{\"empty\":[],\"list\":[-9223372036854775808,18446744073709551615,{},null],\"yes\":true,"
                             "\"no\":false,\"fixed\":0.6667,\"general\":1e-07,\"hash\":\"0123456789abcdef\","
                             "\"none\":null,\"a\\\"b\":\"line\\u000a\\ufffd\"}\n");
-    cr_text_free(&spaced);
-    cr_text_free(&compact);
 }
 
 TEST(lines_follow_each_other) {
-    struct cr_text        text = {0};
+    OWNED(text)           text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
     for (int i = 0; i < 2; i++) {
         cr_json_open_array(&w, NULL);
@@ -53,12 +52,11 @@ TEST(lines_follow_each_other) {
         cr_json_end_line(&w);
     }
     CHECK_STR(text.data, "[0, 0]\n[1, -1]\n");
-    cr_text_free(&text);
 }
 
 /* JSON has no NaN and no infinity. */
 TEST(numbers_that_are_not_finite_are_null) {
-    struct cr_text        text = {0};
+    OWNED(text)           text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_COMPACT);
     cr_json_open_array(&w, NULL);
     cr_json_put_fixed(&w, NULL, NAN, 3);
@@ -68,26 +66,23 @@ TEST(numbers_that_are_not_finite_are_null) {
     cr_json_put_fixed(&w, NULL, -0.0, 1);
     cr_json_close_array(&w);
     CHECK_STR(text.data, "[null,null,null,null,-0.0]");
-    cr_text_free(&text);
 }
 
 TEST(the_reader_accepts_it) {
-    struct cr_text        text = {0};
+    OWNED(text)           text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
     struct cr_json        json;
     write_all(&w);
     cr_json_start(&json, text.data, text.length);
     CHECK(cr_json_skip(&json) && cr_json_end(&json));
-    cr_text_free(&text);
 }
 
 /* The text keeps the failure of each of its allocations, and nothing is written out of bounds. */
 TEST(failed_allocations_are_kept) {
-    struct cr_text        text = {0};
+    OWNED(text)           text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
     cr_alloc_fail_at(1);
     write_all(&w);
     cr_alloc_fail_at(0);
     CHECK(text.failed && !text.data);
-    cr_text_free(&text);
 }

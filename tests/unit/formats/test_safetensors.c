@@ -2,10 +2,11 @@
  * tests/tools/st.py, and real weights. Files that must be refused, and failures:
  * tests/unit/formats/test_safetensors_corrupt.c. */
 #include "formats/json.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/safetensors_demo.h"
 
 static void check_demo(const char *path) {
-    struct cr_st_file *file;
+    OWNED(weights) file = NULL;
     REQUIRE_OK(cr_st_open(path, &file));
     check_demo_tensors(file);
     for (int i = 1; i < cr_st_count(file); i++)
@@ -15,7 +16,6 @@ static void check_demo(const char *path) {
     CHECK_STR(cr_st_meta_find(file, "answer"), "forty \"two\"");
     CHECK_STR(cr_st_meta_find(file, "b"), "");
     CHECK(cr_st_meta_find(file, "c") == NULL);
-    cr_st_close(file);
 }
 
 TEST(reads_golden) {
@@ -36,7 +36,7 @@ TEST(writes_golden) {
 
 TEST(empty_file) {
     struct cr_st_writer *writer;
-    struct cr_st_file   *file;
+    OWNED(weights)       file = NULL;
     folder_open();
     REQUIRE_OK(cr_st_create(in_folder("empty"), NULL, 0, NULL, 0, &writer));
     REQUIRE_OK(cr_st_finish(writer));
@@ -44,7 +44,6 @@ TEST(empty_file) {
     CHECK_INT(cr_st_count(file), 0);
     CHECK(cr_st_find(file, "x") == NULL);
     CHECK(cr_st_meta_find(file, "x") == NULL);
-    cr_st_close(file);
 }
 
 /* Enough tensors to make the tables grow, and every escape sequence. */
@@ -53,7 +52,7 @@ TEST(many_tensors) {
     static struct cr_st_entry entries[MANY];
     static char               names[MANY][24];
     struct cr_st_writer      *writer;
-    struct cr_st_file        *file;
+    OWNED(weights)            file = NULL;
     folder_open();
     for (int i = 0; i < MANY; i++) {
         snprintf(names[i], sizeof names[i], "\t\x01\"\\/%d", i * 7919 % MANY);
@@ -74,21 +73,19 @@ TEST(many_tensors) {
         REQUIRE_OK(cr_st_read(file, entry, 0, &value, 8));
         CHECK_INT(value, i * 7919 % MANY);
     }
-    cr_st_close(file);
 }
 
 /* Names in the spelling of other writers. */
 TEST(escapes_are_decoded) {
-    static const char  header[] = " {\"__metadata__\":{\"\\u0061\":\"\\u00e9\"},\n"
-                                  "\"\\ud83d\\ude00\\u20ac\\u00E9\\b\\f\\n\\r\\t\\/\\\\\\\"\\u007f\""
-                                  " : {\"shape\":[ ],\t\"data_offsets\":[0 , 8],\"dtype\":\"I64\"}}\r\n ";
-    struct cr_st_file *file;
+    static const char header[] = " {\"__metadata__\":{\"\\u0061\":\"\\u00e9\"},\n"
+                                 "\"\\ud83d\\ude00\\u20ac\\u00E9\\b\\f\\n\\r\\t\\/\\\\\\\"\\u007f\""
+                                 " : {\"shape\":[ ],\t\"data_offsets\":[0 , 8],\"dtype\":\"I64\"}}\r\n ";
+    OWNED(weights)    file     = NULL;
     folder_open();
     REQUIRE_OK(write_raw(in_folder("x"), header + 1, sizeof header - 2, 8));
     REQUIRE_OK(cr_st_open(in_folder("x"), &file));
     CHECK_STR(cr_st_at(file, 0)->name, "\U0001f600\u20ac\u00e9\b\f\n\r\t/\\\"\x7f");
     CHECK_STR(cr_st_meta_find(file, "a"), "\u00e9");
-    cr_st_close(file);
 }
 
 /* ---- small helpers ---- */

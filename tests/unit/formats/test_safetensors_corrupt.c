@@ -1,6 +1,7 @@
 /* tests/unit/formats/test_safetensors_corrupt.c: the safetensors format: every fault of
  * tests/golden/safetensors/bad.txt, truncated and changed files, missing memory, failing calls, full disks. */
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/safetensors_demo.h"
 
 #include <errno.h>
@@ -36,8 +37,8 @@ TEST(invalid_files_are_refused) {
 
 /* Every prefix of a valid file, and every valid file with one more byte, is refused. */
 TEST(every_truncation_is_refused) {
-    char  *bytes;
-    size_t length;
+    OWNED(string) bytes = NULL;
+    size_t        length;
     folder_open();
     REQUIRE_OK(cr_file_read(GOLDEN "demo.safetensors", 1 << 20, &bytes, &length));
     for (size_t cut = 0; cut <= length + 1; cut++) {
@@ -48,14 +49,13 @@ TEST(every_truncation_is_refused) {
         CHECK_STATUS(cr_st_open(path, &file), CR_ERR_FORMAT);
         unlink(path);
     }
-    cr_free(bytes);
 }
 
 /* One byte of the header changed: the file is opened or refused, without a crash; an opened file has valid entries. */
 TEST(every_changed_byte_is_handled) {
-    char  *bytes;
-    size_t length;
-    int    refused = 0, opened = 0;
+    OWNED(string) bytes = NULL;
+    size_t        length;
+    int           refused = 0, opened = 0;
     folder_open();
     REQUIRE_OK(cr_file_read(GOLDEN "demo.safetensors", 1 << 20, &bytes, &length));
     for (size_t i = 0; i < length; i++)
@@ -78,7 +78,6 @@ TEST(every_changed_byte_is_handled) {
         }
     CHECK(refused > 500);
     CHECK(opened > 100); /* names and data may change */
-    cr_free(bytes);
 }
 
 TEST(paths_that_are_not_files) {
@@ -108,15 +107,14 @@ TEST(header_beyond_the_limit) {
 }
 
 TEST(file_shrinks_while_open) {
-    struct cr_st_file *file;
-    float              data[6];
+    OWNED(weights) file = NULL;
+    float          data[6];
     folder_open();
     REQUIRE_OK(write_demo(in_folder("demo"), 0));
     REQUIRE_OK(cr_st_open(in_folder("demo"), &file));
     CHECK_INT(truncate(in_folder("demo"), 600), 0);
     CHECK_STATUS(cr_st_read(file, cr_st_find(file, "a.weight"), 0, data, sizeof data), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "was truncated");
-    cr_st_close(file);
 }
 
 /* ---- failures of the writer ---- */
@@ -187,7 +185,7 @@ TEST(calls_fail) {
 static void write_big(const char *path, size_t bytes, cr_status want, const char *message) {
     struct cr_st_entry   entry = {.name = "a", .dtype = CR_U8, .dims = 1, .dim = {(int64_t)bytes}};
     struct cr_st_writer *writer;
-    char                *data = cr_alloc(bytes, 1);
+    OWNED(string)        data = cr_alloc(bytes, 1);
     REQUIRE(data != NULL);
     cr_status status = cr_st_create(path, &entry, 1, NULL, 0, &writer);
     if (status == CR_OK) {
@@ -202,7 +200,6 @@ static void write_big(const char *path, size_t bytes, cr_status want, const char
     CHECK_HAS(cr_error_message(), message);
     CHECK_HAS(cr_error_message(), path);
     CHECK(access(path, F_OK) < 0);
-    cr_free(data);
 }
 
 TEST(file_size_limit) {

@@ -3,6 +3,7 @@
  * tests/golden/torch/make_cases.py; tests/cli/test_torchvision.py reads those of PyTorch itself. */
 #include "formats/torch.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/safetensors_demo.h"
 
 #define CORPUS CR_SOURCE_DIR "/tests/fuzz/corpus/fuzz_torch/"
@@ -10,12 +11,11 @@
 /* ---- the cases ---- */
 
 static void check_demo(const char *path) {
-    struct cr_st_file *file;
+    OWNED(weights) file = NULL;
     REQUIRE_OK(cr_st_open_any(path, &file));
     check_demo_tensors(file);
     CHECK(cr_st_find(file, "a") == NULL);
     CHECK(cr_st_meta_find(file, "format") == NULL);
-    cr_st_close(file);
 }
 
 static void check_refused(const char *path, const char *part) {
@@ -56,8 +56,8 @@ TEST(every_case) {
 
 /* Opens a file and reads all of it. Returns whether it was opened; a file that is not must be refused. */
 static bool open_and_read(const char *path) {
-    struct cr_st_file *file;
-    const cr_status    status = cr_torch_open(path, &file);
+    OWNED(weights)  file   = NULL;
+    const cr_status status = cr_torch_open(path, &file);
     if (status != CR_OK) {
         CHECK(status == CR_ERR_FORMAT);
         return false;
@@ -68,7 +68,6 @@ static bool open_and_read(const char *path) {
         CHECK(data && cr_st_read(file, e, 0, data, (size_t)e->bytes) == CR_OK);
         cr_free(data);
     }
-    cr_st_close(file);
     return true;
 }
 

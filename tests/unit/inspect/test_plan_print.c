@@ -2,13 +2,14 @@
 #include "inspect/plan_print.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 
 TEST(printed_intervals_plan_again) {
-    struct bench_model        b;
-    struct cr_program         p;
+    OWNED(bench_model)        b = {0};
+    OWNED(program)            p = {0};
     static struct cr_interval interval[2000];
     int                       n    = 0;
-    struct cr_text            text = {0};
+    OWNED(text)               text = {0};
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_plan_print_csv(&p, &text);
     REQUIRE(!text.failed && text.data);
@@ -24,9 +25,6 @@ TEST(printed_intervals_plan_again) {
     size_t bound;
     REQUIRE_OK(cr_plan_bound(interval, n, 256, &bound));
     CHECK_INT(bound, p.bound_bytes);
-    cr_text_free(&text);
-    cr_program_free(&p);
-    bench_close(&b);
 }
 
 static const struct cr_plan_size    sizes[] = {{128, 0, 1000, 900, 84}, {160, 6, 2000, 1900, 84}};
@@ -34,9 +32,9 @@ static const struct cr_plan_numbers numbers = {
     .device = "an \"invented\" device", .batch = 2, .plan_ms = 1.5, .size = sizes, .sizes = 2};
 
 TEST(json_is_one_line) {
-    struct bench_model b;
-    struct cr_program  p;
-    struct cr_text     text = {0};
+    OWNED(bench_model) b    = {0};
+    OWNED(program)     p    = {0};
+    OWNED(text)        text = {0};
     char               want[128];
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_plan_print_json(&p, b.config, &numbers, &text);
@@ -48,26 +46,20 @@ TEST(json_is_one_line) {
     CHECK_HAS(text.data, "\"an \\\"invented\\\" device\"");
     CHECK_HAS(text.data, "\"sizes\": [{\"image_size\": 128, \"from_epoch\": 0, \"ops\": 84, \"peak_bytes\": 1000, "
                          "\"bound_bytes\": 900}, {\"image_size\": 160, \"from_epoch\": 6, ");
-    cr_text_free(&text);
-    cr_program_free(&p);
-    bench_close(&b);
 }
 
 TEST(printing_survives_failing_allocations) {
-    struct bench_model b;
-    struct cr_program  p;
+    OWNED(bench_model) b = {0};
+    OWNED(program)     p = {0};
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     for_each_failing_alloc(f, .least = 5) {
-        struct cr_text text = {0};
+        OWNED(text) text = {0};
         failing_alloc_begin(&f);
         cr_plan_print_summary(&p, &text);
         cr_plan_print_csv(&p, &text);
         cr_plan_print_json(&p, b.config, &numbers, &text);
         failing_alloc_end(&f, text.failed ? CR_ERR_MEMORY : CR_OK);
-        cr_text_free(&text);
     }
-    cr_program_free(&p);
-    bench_close(&b);
 }
 
 TEST(programs_without_a_plan_print) {

@@ -2,6 +2,7 @@
  * give the same network as the architecture; bad texts are refused. */
 #include "model/channels.h"
 #include "tests/harness/network_support.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 static int64_t filters(void *self, const char *layer) {
@@ -42,9 +43,9 @@ struct want {
 };
 
 static void check_layers(const char *const *keys, const char *text, const struct want *want, int count) {
-    const struct cr_config *config;
-    struct cr_model         model;
-    struct cr_text          again = {0};
+    OWNED(config) config = NULL;
+    OWNED(model)  model  = {0};
+    OWNED(text)   again  = {0};
     REQUIRE_OK(open_with(keys, text, &config, &model));
     for (int i = 0; i < count; i++) {
         CHECK_INT(filters(&model, want[i].layer), want[i].channels);
@@ -52,9 +53,6 @@ static void check_layers(const char *const *keys, const char *text, const struct
     }
     cr_channels_text(&model, config, filters, &model, &again);
     CHECK_STR(again.data, text);
-    cr_text_free(&again);
-    cr_model_close(&model);
-    cr_config_close(config);
 }
 
 TEST(layers_have_the_given_channels) {
@@ -74,11 +72,10 @@ TEST(layers_have_the_given_channels) {
 }
 
 static char *program_text(struct cr_model *model, const struct cr_config *config) {
-    struct cr_program p;
-    struct cr_text    text = {0};
+    OWNED(program) p    = {0};
+    struct cr_text text = {0};
     if (cr_model_program(model, config, CR_PROGRAM_STEP, 2, &p) != CR_OK) return NULL;
     cr_program_print(&p, &text);
-    cr_program_free(&p);
     return text.data;
 }
 
@@ -86,9 +83,9 @@ static char *program_text(struct cr_model *model, const struct cr_config *config
 TEST(channels_of_an_architecture) {
     const char *const *const networks[] = {basic, shortcut_a, deep, grouped, attention};
     for (size_t i = 0; i < CR_COUNT(networks); i++) {
-        const struct cr_config *plain, *given;
-        struct cr_model         plain_model, given_model;
-        struct cr_text          text = {0};
+        OWNED(config) plain = NULL, given = NULL;
+        OWNED(model)  plain_model = {0}, given_model = {0};
+        OWNED(text)   text = {0};
         REQUIRE_OK(open_with(networks[i], "", &plain, &plain_model));
         cr_channels_text(&plain_model, plain, filters, &plain_model, &text);
         REQUIRE_OK(open_with(networks[i], text.data, &given, &given_model));
@@ -98,23 +95,17 @@ TEST(channels_of_an_architecture) {
         CHECK_STR(b, a);
         cr_free(a);
         cr_free(b);
-        cr_text_free(&text);
-        cr_model_close(&plain_model);
-        cr_model_close(&given_model);
-        cr_config_close(plain);
-        cr_config_close(given);
     }
 }
 
 TEST(trains) {
     const char *all[8] = {"model.channels=5/5,1,7/4,3", "train.threads=1"};
-    struct net  net;
+    OWNED(net)  net    = {0};
     for (int i = 0; basic[i]; i++) all[2 + i] = basic[i];
     const struct net_plan plan = {
         .overrides = all, .count = 7, .kind = CR_PROGRAM_STEP, .classes = 5, .size = 8, .batch = 2, .fuse = true};
     REQUIRE_OK(net_open(&net, &plan));
     CHECK(net_train(&net, 2, 5) == CR_OK);
-    net_close(&net);
 }
 
 TEST(bad_texts) {

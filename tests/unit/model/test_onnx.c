@@ -4,6 +4,7 @@
 #include "session/checkpoint_tensors.h"
 #include "session/session.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 #include <unistd.h>
@@ -13,10 +14,10 @@ TEST(failing_allocations) {
     static const char *const        overrides[] = {"model.arch=custom", "model.depths=1,1",  "model.widths=4,8",
                                                    "model.stem=cifar",  "model.block=basic", "data.kind=synthetic",
                                                    "data.image_size=8", "train.batch=2",     "train.device=cpu"};
-    const struct cr_config         *c;
-    struct cr_session               s;
-    struct cr_program               eval;
-    float                          *value, *running;
+    OWNED(config)                   c           = NULL;
+    OWNED(session)                  s           = {0};
+    OWNED(program)                  eval        = {0};
+    OWNED(floats)                   value = NULL, running = NULL;
     char                            path[256];
     const struct cr_session_options o = {.eval = true, .execute = true, .classes = 3};
     snprintf(path, sizeof path, "/tmp/cresnet-onnx-%d", (int)getpid());
@@ -42,9 +43,4 @@ TEST(failing_allocations) {
         CHECK((access(path, F_OK) == 0) == (status == CR_OK));
     }
     unlink(path);
-    cr_free(value);
-    cr_free(running);
-    cr_program_free(&eval);
-    cr_session_close(&s);
-    cr_config_close(c);
 }

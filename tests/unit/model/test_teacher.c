@@ -1,6 +1,7 @@
 /* tests/unit/model/test_teacher.c: the teacher's ops in a student's programs: folded, in the form for inference, never
  * written, and with constants inside their buffers. test_golden_train.c compares whole runs with PyTorch. */
 #include "session/session.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 #include <string.h>
@@ -27,8 +28,8 @@ static int count(const struct cr_program *p, enum cr_op_kind kind, bool teacher)
  * the student has one. */
 TEST(folded) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("grouped")};
-    const struct cr_config  *c;
-    struct cr_session        s;
+    OWNED(config)            c           = NULL;
+    OWNED(session)           s           = {0};
     int                      aligned = 0, shortcuts = 0;
     REQUIRE(open_session(&c, overrides, CR_COUNT(overrides), &s));
     const struct cr_program *p = &s.train[0];
@@ -47,36 +48,30 @@ TEST(folded) {
     CHECK_INT(count(p, CR_OP_group_conv, true), 3); /* their batch norms stay */
     CHECK_INT(count(p, CR_OP_bn_apply, true), 3);
     CHECK_INT(count(p, CR_OP_add, true), 0);
-    cr_session_close(&s);
-    cr_config_close(c);
 }
 
 /* Networks without a stem of 7x7 and with equal normalisation read one tensor. */
 TEST(shared_input) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("basic")};
-    const struct cr_config  *c;
-    struct cr_session        s;
+    OWNED(config)            c           = NULL;
+    OWNED(session)           s           = {0};
     REQUIRE(open_session(&c, overrides, CR_COUNT(overrides), &s));
     CHECK_INT(count(&s.train[0], CR_OP_normalize, true) + count(&s.train[0], CR_OP_normalize, false), 1);
     CHECK_INT(count(&s.train[0], CR_OP_conv, true), 8); /* conv1, six of three blocks, one shortcut */
-    cr_session_close(&s);
-    cr_config_close(c);
 }
 
 /* Both stems of 7x7 get the space-to-depth form, each with images of its own. */
 TEST(two_stems) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", "model.stem=imagenet",
                                             TEACHER("grouped")};
-    const struct cr_config  *c;
-    struct cr_session        s;
-    int                      blocks = 0;
+    OWNED(config)            c           = NULL;
+    OWNED(session)           s           = {0};
+    int                      blocks      = 0;
     REQUIRE(open_session(&c, overrides, CR_COUNT(overrides), &s));
     const struct cr_program *p = &s.train[0];
     for (int i = 0; i < p->ops; i++) blocks += p->op[i].kind == CR_OP_normalize && p->op[i].attr.input.s2d;
     CHECK_INT(blocks, 2);
     CHECK_INT(count(p, CR_OP_group_conv, true), 3);
-    cr_session_close(&s);
-    cr_config_close(c);
 }
 
 /* The constants are inside the buffer of their type, no two overlap unless one is a part of the other, and no op writes
@@ -101,23 +96,19 @@ static void check_constants(const struct cr_program *p, enum cr_param_buffer wei
 TEST(constants) {
     static const char *const   overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("basic")};
     static const enum cr_dtype types[]     = {CR_F32, CR_F16, CR_BF16};
-    const struct cr_config    *c;
-    struct cr_session          s;
+    OWNED(config)              c           = NULL;
+    OWNED(session)             s           = {0};
     REQUIRE(open_session(&c, overrides, CR_COUNT(overrides), &s));
     for (size_t i = 0; i < CR_COUNT(types); i++) {
-        struct cr_program p;
+        OWNED(program) p = {0};
         cr_model_set_real(&s.model, types[i]);
         cr_model_set_real(&s.model.teacher->model, types[i]);
         REQUIRE_OK(cr_model_program(&s.model, c, CR_PROGRAM_STEP, 2, &p));
         check_constants(&p, types[i] == CR_F32 ? CR_BUFFER_TEACHER : CR_BUFFER_TEACHER_HALF);
         CHECK(cr_tensor_find(&p, "teacher.fc.y") >= 0 &&
               p.tensor[cr_tensor_find(&p, "teacher.fc.y")].dtype == types[i]);
-        cr_program_free(&p);
     }
-    struct cr_program eval; /* an evaluation has no teacher */
+    OWNED(program) eval = {0}; /* an evaluation has no teacher */
     REQUIRE_OK(cr_model_program(&s.model, c, CR_PROGRAM_EVAL, 2, &eval));
     CHECK_INT(cr_tensor_find(&eval, "teacher.fc.y"), CR_NONE);
-    cr_program_free(&eval);
-    cr_session_close(&s);
-    cr_config_close(c);
 }

@@ -4,6 +4,7 @@
 #include "session/saved_model.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/folder.h"
+#include "tests/harness/owned.h"
 
 /* torchvision's files, from its resnet.py. */
 static const char *const files[][2] = {
@@ -55,9 +56,9 @@ TEST(names) {
 }
 
 static void classes_of(const char *name, int want) {
-    struct cr_arena arena = {0};
-    const char    **list;
-    int             count;
+    OWNED(arena) arena = {0};
+    const char **list;
+    int          count;
     folder_open();
     REQUIRE_OK(cr_fs_write_new(in_folder("%s", name), "x", 1));
     REQUIRE_OK(cr_saved_model_names(in_folder("%s", name), &arena, &list, &count));
@@ -69,7 +70,6 @@ static void classes_of(const char *name, int want) {
         CHECK_STR(list[999], "toilet tissue");
         for (int i = 0; i < count; i++) CHECK(*list[i]);
     }
-    cr_arena_free(&arena);
 }
 
 TEST(classes) {

@@ -2,6 +2,7 @@
  * 16-bit copy of the parameter, or the parameter itself. */
 #include "cli/budget/budget.h"
 #include "tests/harness/offline_gpu.h"
+#include "tests/harness/owned.h"
 
 enum { BATCH = 2, CLASSES = 10, SIZE = 64, LEVELS = 2 };
 
@@ -55,12 +56,12 @@ static void check_op(const struct cr_budget_axes *a, const struct cr_op *op, int
 }
 
 static void check_program(const struct cr_budget_source *source, enum cr_dtype real) {
-    const struct cr_config *config;
-    struct cr_budget_axes   axes    = {0};
-    struct cr_session       session = {0};
-    struct cr_program       program = {0};
-    const char             *names[64];
-    int                     layers = 0, found = 0, convs = 0;
+    OWNED(config)         config  = NULL;
+    struct cr_budget_axes axes    = {0};
+    OWNED(session)        session = {0};
+    OWNED(program)        program = {0};
+    const char           *names[64];
+    int                   layers = 0, found = 0, convs = 0;
     session.device = open_gpu("h200", false);
     if (!session.device) SKIP(no_kernels_for_gpus);
     REQUIRE(open_config("quant.type=int8", &config));
@@ -81,9 +82,6 @@ static void check_program(const struct cr_budget_source *source, enum cr_dtype r
     }
     CHECK(convs > 4 && found >= 3 * convs);
     cr_budget_axes_close(&axes);
-    cr_program_free(&program);
-    cr_session_close(&session);
-    cr_config_close(config);
 }
 
 TEST(both_axes_of_8_bit_filters_have_channels) {

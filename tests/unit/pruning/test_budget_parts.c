@@ -1,5 +1,6 @@
 /* tests/unit/pruning/test_budget_parts.c: a fused op costs what its parts cost, on a device with invented kernels. */
 #include "cli/budget/budget.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 enum { N = 2, SIZE = 8 };
@@ -63,8 +64,8 @@ static struct cr_op pair_of(struct cr_program *p, int64_t C, int64_t K, int64_t 
 }
 
 TEST(pairs) {
-    struct cr_program p  = {0};
-    struct cr_op      op = pair_of(&p, 16, 64, 32);
+    OWNED(program) p  = {0};
+    struct cr_op   op = pair_of(&p, 16, 64, 32);
     CHECK_INT(cost_of_parts(&p, &op), 16 * 64 + 64 * 32);
     op.in[CR_IN_conv_pair_first_w]    = tensor(&p, CR_F16, 16, 3, 3, 16); /* a 3x3 convolution in front */
     op.in[CR_IN_conv_pair_first_bias] = tensor(&p, CR_F32, 1, 1, 1, 16);
@@ -78,7 +79,6 @@ TEST(pairs) {
     CHECK_INT(cost_of_parts(&p, &op), -1);
     op.kind = CR_OP_add; /* has no parts */
     CHECK_INT(cost_of_parts(&p, &op), -1);
-    cr_program_free(&p);
 }
 
 static struct cr_op qpair_of(struct cr_program *p, int64_t C, int64_t K, int64_t L) {
@@ -98,7 +98,7 @@ static struct cr_op qpair_of(struct cr_program *p, int64_t C, int64_t K, int64_t
 
 /* Both packed filters get the length for their widths. */
 TEST(int8_pairs) {
-    struct cr_program      p     = {0};
+    OWNED(program)         p     = {0};
     struct cr_budget_clock clock = invented();
     struct cr_op           op    = qpair_of(&p, 64, 128, 64);
     cr_budget_resize_packed(&p, &clock.model, &op);
@@ -108,12 +108,11 @@ TEST(int8_pairs) {
     op = qpair_of(&p, 48, 128, 64); /* the first filter has no packed form and keeps the length */
     cr_budget_resize_packed(&p, &clock.model, &op);
     CHECK_INT(p.tensor[op.in[CR_IN_qconv_pair_packed]].dim[3], 5);
-    cr_program_free(&p);
 }
 
 TEST(pooling) {
-    struct cr_program p         = {0};
-    struct cr_op      op        = cr_op_make(CR_OP_conv_pool, 0);
+    OWNED(program) p            = {0};
+    struct cr_op   op           = cr_op_make(CR_OP_conv_pool, 0);
     op.attr.conv.stride         = 2;
     op.attr.conv.pad            = 3;
     op.in[CR_IN_conv_pool_x]    = tensor(&p, CR_F16, N, 2 * SIZE, 2 * SIZE, 4);
@@ -123,5 +122,4 @@ TEST(pooling) {
     const int tensors           = p.tensors;
     CHECK_INT(cost_of_parts(&p, &op), 32 * 49 * 4 + 7);
     CHECK_INT(p.tensors, tensors);
-    cr_program_free(&p);
 }

@@ -2,6 +2,7 @@
  * group can be removed together, in random networks: test_shrink.c. */
 #include "model/model.h"
 #include "pruning/channel_groups.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 enum { CLASSES = 3, BATCH = 1 };
@@ -26,9 +27,9 @@ struct want {
 };
 
 static void check_groups(const char *const *keys, int count, const struct want *want, int groups) {
-    const struct cr_config  *config;
-    struct cr_model          model;
-    struct cr_program        program;
+    OWNED(config)            config  = NULL;
+    OWNED(model)             model   = {0};
+    OWNED(program)           program = {0};
     struct cr_channel_groups g;
     REQUIRE_OK(open_network(keys, count, 32, &config, &model, &program));
     REQUIRE_OK(cr_channel_groups_trace(&program, &g));
@@ -40,9 +41,6 @@ static void check_groups(const char *const *keys, int count, const struct want *
         CHECK(found && found->halves == want[i].halves);
     }
     cr_channel_groups_free(&g);
-    cr_program_free(&program);
-    cr_model_close(&model);
-    cr_config_close(config);
 }
 
 /* ResNet-8 with shortcuts of option A: layer1 has 16 channels, which layer2 and layer3 share; layer2 adds 16. */

@@ -31,7 +31,7 @@ static void check_smallest(struct net *n, const int *layers, int layer_count, in
 }
 
 TEST(uniform_prunes_the_smallest_of_each_layer) {
-    struct net n;
+    OWNED(net) n = {0};
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9", "prune.scope=uniform"));
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     CHECK_INT(n.prune.layer[A].pruned, 518);  /* 576 * 0.9 = 518.4 */
@@ -43,12 +43,11 @@ TEST(uniform_prunes_the_smallest_of_each_layer) {
     CHECK_INT(n.prune.elems, 576 + 128 + 63);
     check_smallest(&n, (const int[]){A}, 1, 518);
     check_smallest(&n, (const int[]){B}, 1, 115);
-    net_close(&n);
 }
 
 TEST(global_prunes_the_smallest_of_all_layers) {
     static const int layers[] = {A, B, ODD};
-    struct net       n;
+    OWNED(net)       n        = {0};
     for (int scale = 0; scale < 2; scale++) {
         REQUIRE_OK(net_open(&n, "prune.sparsity=0.75"));
         for (int64_t i = 0; i < param(&n, B)->elems && scale; i++) weights(&n, B)[i] *= 1e-3f;
@@ -61,22 +60,20 @@ TEST(global_prunes_the_smallest_of_all_layers) {
             check_smallest(&n, layers, 3, 575);
         else
             CHECK_INT(n.prune.layer[B].pruned, 127);
-        net_close(&n);
     }
 }
 
 TEST(ties_are_broken_by_index) {
-    struct net n;
+    OWNED(net) n = {0};
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5"));
     for (int64_t i = 0; i < n.store.value_elems; i++) n.value[i] = i % 2 ? 1.0f : -1.0f;
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     for (int64_t i = 0; i < 576; i++) CHECK(is_unpruned(&n, A, i) == (i >= 384)); /* 767 / 2 = 383.5, rounded up */
     CHECK_INT(n.prune.layer[B].pruned + n.prune.layer[ODD].pruned, 0);
-    net_close(&n);
 }
 
 TEST(masks_nest_and_padding_is_unchanged) {
-    struct net n;
+    OWNED(net) n = {0};
     uint8_t    before[512];
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9"));
     const size_t bytes = (size_t)n.store.value_elems / 8;
@@ -97,23 +94,21 @@ TEST(masks_nest_and_padding_is_unchanged) {
     CHECK_INT(outside, n.prune.pruned);
     REQUIRE_OK(cr_prune_masks(&n.prune, 0.2, n.value, n.mask));
     CHECK(memcmp(before, n.mask, bytes) == 0);
-    net_close(&n);
 }
 
 TEST(each_layer_keeps_its_largest_weight) {
-    struct net n;
+    OWNED(net) n = {0};
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9999"));
     weights(&n, B)[17] = NAN; /* NaN is not small: it must stay visible */
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     for (int l = A; l <= ODD; l++) CHECK_INT(n.prune.layer[l].pruned, n.prune.layer[l].elems - 1);
     CHECK(is_unpruned(&n, B, 17));
-    net_close(&n);
 }
 
 /* ---- patterns ---- */
 
 TEST(two_of_four) {
-    struct net n;
+    OWNED(net) n = {0};
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=2:4", "prune.scope=uniform"));
     CHECK_HAS(n.prune.layer[ODD].dense, "7 input channels");
     for (int c = 0; c < 4; c++) weights(&n, A)[8 + c] = 1; /* equal: the later ones remain */
@@ -136,11 +131,10 @@ TEST(two_of_four) {
         CHECK(most <= least);
     }
     CHECK(!is_unpruned(&n, A, 8) && !is_unpruned(&n, A, 9) && is_unpruned(&n, A, 10) && is_unpruned(&n, A, 11));
-    net_close(&n);
 }
 
 TEST(blocks_are_pruned_whole) {
-    struct net n;
+    OWNED(net) n = {0};
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.6", "prune.pattern=block", "prune.block=4"));
     CHECK_HAS(n.prune.layer[ODD].dense, "9 output channels");
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
@@ -164,13 +158,12 @@ TEST(blocks_are_pruned_whole) {
         }
     }
     CHECK(most <= least * (1 + 1e-6));
-    net_close(&n);
 }
 
 /* Rectangles of output x input channels at one tap, against sums of a plain loop. */
 TEST(rectangles_are_pruned_whole) {
     static const char *const scopes[] = {"prune.scope=global", "prune.scope=uniform", "prune.scope=erk"};
-    struct net               n;
+    OWNED(net)               n        = {0};
     for (size_t scope = 0; scope < CR_COUNT(scopes); scope++) {
         REQUIRE_OK(net_open(&n, "prune.sparsity=0.6", "prune.pattern=block", "prune.block=4x8", scopes[scope]));
         CHECK_HAS(n.prune.layer[ODD].dense, "9 output channels");
@@ -201,18 +194,16 @@ TEST(rectangles_are_pruned_whole) {
         for (int i = 0; i < 2; i++) CHECK(most[i] <= least[i] * (1 + 1e-6));
         if (scope == 0) CHECK_INT(n.prune.pruned, 416);          /* 704 * 0.6 = 422.4, in blocks of 32 */
         if (scope == 1) CHECK_INT(n.prune.layer[A].pruned, 320); /* 576 * 0.6 = 345.6 */
-        net_close(&n);
     }
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=block", "prune.block=1x4"));
     CHECK_HAS(n.prune.layer[ODD].dense, "7 input channels");
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     for (int64_t i = 0; i < 576; i++) CHECK(is_unpruned(&n, A, i) == is_unpruned(&n, A, i / 4 * 4));
     CHECK_INT(n.prune.pruned, 352);
-    net_close(&n);
 }
 
 TEST(channels_are_pruned_whole) {
-    struct net n;
+    OWNED(net) n = {0};
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=channel", "prune.scope=uniform",
                         "prune.exempt=conv1,layer2,fc"));
     for (int k = 0; k < 8; k++)
@@ -222,5 +213,4 @@ TEST(channels_are_pruned_whole) {
     for (int i = 0; i < 576; i++)
         CHECK(is_unpruned(&n, A, i) == (i >= 4 * 72)); /* of the two of 4 the first is pruned */
     CHECK_INT(n.prune.layer[ODD].pruned, 0);
-    net_close(&n);
 }

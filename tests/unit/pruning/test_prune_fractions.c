@@ -2,6 +2,7 @@
  * against the published ones of ResNet-50 at 90 %; the cubic schedule by hand; budgets from CSV files. */
 #include "model/model.h"
 #include "tests/harness/masks_network.h"
+#include "tests/harness/owned.h"
 
 /* ---- fractions per layer ---- */
 
@@ -14,8 +15,8 @@ static const int published_erk[54] = {58, 0,  82, 4,  4,  4,  82, 4,  4,  82, 4,
 TEST(erk_matches_published_values) {
     static const char *const overrides[] = {"model.arch=resnet50", "prune.sparsity=0.9", "prune.scope=erk",
                                             "prune.exempt="};
-    const struct cr_config  *config;
-    struct cr_model          model;
+    OWNED(config)            config      = NULL;
+    OWNED(model)             model       = {0};
     struct cr_prune          prune;
     double                   unpruned = 0, all = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, CR_COUNT(overrides)));
@@ -29,22 +30,18 @@ TEST(erk_matches_published_values) {
     }
     CHECK_NEAR(unpruned / all, 0.1, 1e-12);
     cr_prune_close(&prune);
-    cr_model_close(&model);
-    cr_config_close(config);
 }
 
 /* By hand: densities (8+8+3+3)/576 and (16+8+1+1)/128 times e; 704 * 0.25 = 176 = e * (22 + 26), e = 3.6667. */
 TEST(erk_by_hand) {
-    struct net n;
+    OWNED(net) n = {0};
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.75", "prune.scope=erk", "prune.exempt=conv1,layer2,fc"));
     CHECK_NEAR(n.prune.layer[A].sparsity, 1 - 176.0 / 48 * 22 / 576, 1e-12);
     CHECK_NEAR(n.prune.layer[B].sparsity, 1 - 176.0 / 48 * 26 / 128, 1e-12);
-    net_close(&n);
     /* 704 * 0.6 = 422.4: the second would have 1.79: it is dense, and the first has 294.4 / 576. */
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.4", "prune.scope=erk", "prune.exempt=conv1,layer2,fc"));
     CHECK_NEAR(n.prune.layer[A].sparsity, 1 - 294.4 / 576, 1e-12);
     CHECK_NEAR(n.prune.layer[B].sparsity, 0, 0);
-    net_close(&n);
 }
 
 static bool due(const struct cr_config *c, int64_t step, double *fraction) {
@@ -54,8 +51,8 @@ static bool due(const struct cr_config *c, int64_t step, double *fraction) {
 TEST(schedule_is_cubic) {
     static const char *const overrides[] = {"prune.sparsity=0.8", "prune.initial=0.2", "prune.start=1", "prune.end=3",
                                             "prune.frequency=8"};
-    const struct cr_config  *c;
-    double                   fraction = -1;
+    OWNED(config)            c           = NULL;
+    double                   fraction    = -1;
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
     for (int step = 0; step < 50; step++) {
         const bool wanted = step == 10 || step == 18 || step == 26 || step == 30; /* and at the end */
@@ -69,7 +66,6 @@ TEST(schedule_is_cubic) {
     CHECK(due(c, 0, &fraction) && fraction == 1 && !due(c, 8, &fraction));
     REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.sparsity=0")));
     CHECK(!due(c, 0, &fraction));
-    cr_config_close(c);
 }
 
 /* ---- budgets ---- */
@@ -81,7 +77,7 @@ static const char *budget(const char *text) {
 }
 
 TEST(budgets) {
-    struct net n;
+    OWNED(net) n = {0};
     /* a table with sums, numbered layers and several columns */
     const char *wide = "\xef\xbb\xbfMetric,Params,FLOPs,Sparsity (%),,\r\nOverall,100,5,79.55,90.23,95.1\r\n"
                        "Layer 1 - conv1,216,9,50,60,70\r\nLayer 2 - layer1.0.conv1,576,9,81,91.5,95\r\n"
@@ -93,19 +89,15 @@ TEST(budgets) {
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     CHECK_INT(n.prune.layer[A].pruned, 527); /* 527.04 */
     CHECK_INT(n.prune.layer[ODD].pruned, 0);
-    net_close(&n);
     REQUIRE_OK(net_open(&n, budget(wide), "prune.sparsity=0.96", "prune.exempt=conv1"));
     CHECK(n.prune.layer[0].dense != NULL);
     CHECK_NEAR(n.prune.layer[A].sparsity, 0.95, 1e-12);
-    net_close(&n);
     REQUIRE_OK(net_open(&n, budget("Layer,STR,Uniform\n1,59.8%,90%\n3,83.28%,80.00%\n"), "prune.column=uniform"));
     CHECK_NEAR(n.prune.layer[0].sparsity, 0.9, 1e-12);
     CHECK_NEAR(n.prune.layer[B].sparsity, 0.8, 1e-12);
     CHECK_NEAR(n.prune.layer[A].sparsity, 0, 0);
-    net_close(&n);
     REQUIRE_OK(net_open(&n, budget("layer,sparsity\nlayer1.0.conv1.weight,0.25\n")));
     CHECK_NEAR(n.prune.layer[A].sparsity, 0.25, 0);
-    net_close(&n);
 }
 
 TEST(invalid_budgets_are_reported) {
@@ -122,24 +114,17 @@ TEST(invalid_budgets_are_reported) {
         {"layer,sparsity\n2,0.5\nlayer1.0.conv1,0.5\n", "budget.csv:3: layer layer1.0.conv1 already appears in line 2"},
         {"", "not a table"}};
     for (size_t i = 0; i < CR_COUNT(wrong); i++) {
-        struct net n;
+        OWNED(net) n = {0};
         CHECK(net_open(&n, budget(wrong[i].text)) != CR_OK);
         CHECK_HAS(cr_error_message(), wrong[i].says);
-        net_close(&n);
     }
-    struct net n;
+    OWNED(net) n = {0};
     CHECK_STATUS(net_open(&n, "prune.budget=/nowhere/b.csv"), CR_ERR_IO);
-    net_close(&n);
     CHECK_STATUS(net_open(&n, budget("l,a\nfc,0.5\n"), "prune.column=b"), CR_ERR_CONFIG);
-    net_close(&n);
     CHECK_STATUS(net_open(&n, budget("l,a\nlayer1.0.conv1,51%\n"), "prune.pattern=2:4"), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "budget.csv:2: 51% of layer layer1.0.conv1: must not exceed 0.5 with pattern 2:4");
-    net_close(&n);
     REQUIRE_OK(net_open(&n, budget("l,a\nlayer1.0.conv1,50%\n"), "prune.pattern=2:4"));
-    net_close(&n);
     CHECK_STATUS(net_open(&n, "prune.sparsity=0.5", "prune.exempt=conv1,layer7"), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "\"layer7\" is not a layer");
-    net_close(&n);
     CHECK_STATUS(net_open(&n, "prune.sparsity=0.5", "prune.exempt=conv1 layer1 layer2 fc"), CR_ERR_CONFIG);
-    net_close(&n);
 }

@@ -4,6 +4,7 @@
 #include "pruning/pruning.h"
 #include "tests/harness/config_support.h"
 #include "tests/harness/golden_tensors.h"
+#include "tests/harness/owned.h"
 
 /* ---- AC/DC: which phase after each step ---- */
 
@@ -64,8 +65,8 @@ TEST(updates_decay_by_a_cosine) {
                                        "prune.drop_fraction=0.4"};
     static const double      want[] = {0.4 * 0.9045084971874737, 0.4 * 0.6545084971874737, 0.4 * 0.3454915028125263,
                                        0.4 * 0.0954915028125263};
-    const struct cr_config  *c;
-    int                      found = 0;
+    OWNED(config)            c      = NULL;
+    int                      found  = 0;
     REQUIRE_OK(cr_config_open(&c, NULL, keys, CR_COUNT(keys)));
     for (int step = 0; step < 100; step++) {
         const struct cr_prune_step due = cr_prune_step_at(c, step, PER_EPOCH);
@@ -82,7 +83,6 @@ TEST(updates_decay_by_a_cosine) {
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_RANDOM);
     REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("model.weights=file")));
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_TO);
-    cr_config_close(c);
 }
 
 /* ---- masks of RigL ---- */
@@ -126,15 +126,15 @@ static void net_close(struct net *n) {
     cr_param_store_free(&n->store);
     cr_config_close(n->config);
 }
+OWNABLE(net, struct net, net_close(x))
 
 static void read_into(const char *part, const char *name, float *to, uint8_t *mask, int64_t offset) {
-    int64_t n;
-    double *x = golden_read(part, name, &n);
+    int64_t        n;
+    OWNED(doubles) x = golden_read(part, name, &n);
     for (int64_t i = 0; x && i < n; i++) {
         if (to) to[offset + i] = (float)x[i];
         if (mask && x[i] == 0) mask[(offset + i) / 8] &= (uint8_t) ~(1u << ((offset + i) % 8));
     }
-    cr_free(x);
 }
 
 static int differences(const char *part, const char *name, const float *got, const uint8_t *mask, int64_t offset) {
@@ -149,7 +149,7 @@ static int differences(const char *part, const char *name, const float *got, con
 }
 
 static void moves_equal_numpy(const char *part, int64_t least, int64_t most) {
-    struct net n;
+    OWNED(net) n = {0};
     char       of[64];
     int64_t    moved, count;
     REQUIRE_OK(net_open(&n, "prune.scope=uniform"));
@@ -161,8 +161,8 @@ static void moves_equal_numpy(const char *part, int64_t least, int64_t most) {
         read_into(of, "grad", n.grad, NULL, offset);
         read_into(of, "mask", NULL, n.mask, offset);
     }
-    double      *fraction  = golden_read(part, "fraction", &count);
-    float *const moments[] = {n.momentum, NULL};
+    OWNED(doubles) fraction  = golden_read(part, "fraction", &count);
+    float *const   moments[] = {n.momentum, NULL};
     REQUIRE(fraction);
     cr_prune_recount(&n.prune, n.mask);
     const int64_t before = n.prune.pruned;
@@ -176,8 +176,6 @@ static void moves_equal_numpy(const char *part, int64_t least, int64_t most) {
         CHECK_INT(differences(of, "value_after", n.value, NULL, offset), 0);
         CHECK_INT(differences(of, "momentum_after", n.momentum, NULL, offset), 0);
     }
-    cr_free(fraction);
-    net_close(&n);
 }
 
 TEST(moved_weights_equal_numpy) {
@@ -189,8 +187,8 @@ TEST(moved_weights_equal_numpy) {
 
 /* As many as magnitude pruning prunes, in other places for each seed; the layers are independent of each other. */
 TEST(random_masks) {
-    struct net n;
-    uint8_t   *first;
+    OWNED(net)   n     = {0};
+    OWNED(bytes) first = NULL;
     REQUIRE_OK(net_open(&n, "prune.scope=uniform"));
     const size_t bytes = (size_t)n.store.value_elems / 8;
     first              = cr_alloc(bytes, 1);
@@ -217,6 +215,4 @@ TEST(random_masks) {
     cr_prune_free_masks(&n.prune, n.mask);
     CHECK_INT(n.prune.pruned, 0);
     for (size_t i = 0; i < bytes; i++) CHECK(n.mask[i] == 0xff);
-    cr_free(first);
-    net_close(&n);
 }

@@ -4,6 +4,7 @@
 #include "pruning/shrink.h"
 #include "pruning/widths.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/random_network.h"
 #include "tests/harness/reference_run.h"
 
@@ -218,7 +219,7 @@ TEST(residual_channels_stay) {
 }
 
 static cr_status all_steps(const struct cr_config *config, const float *value, struct cr_model *m) {
-    struct cr_program        p;
+    OWNED(program)           p = {0};
     struct cr_channel_groups g;
     struct cr_shrink         s;
     CR_TRY(cr_model_program(m, config, CR_PROGRAM_EVAL, 1, &p));
@@ -231,7 +232,6 @@ static cr_status all_steps(const struct cr_config *config, const float *value, s
         }
         cr_channel_groups_free(&g);
     }
-    cr_program_free(&p);
     return status;
 }
 
@@ -287,7 +287,7 @@ TEST(failing_allocations) {
     static const char *const keys[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
                                        "model.channels=8/8,5/16,9"};
     static float             value[8192] = {1};
-    const struct cr_config  *config;
+    OWNED(config)            config      = NULL;
     REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
     for (size_t i = 0; i < CR_COUNT(value); i++) value[i] = (float)(i % 7);
     for_each_failing_alloc(f, .least = 20) {
@@ -301,5 +301,4 @@ TEST(failing_allocations) {
         }
         failing_alloc_end(&f, status);
     }
-    cr_config_close(config);
 }

@@ -2,6 +2,7 @@
  * the output of a unit is scaled, measured by finite differences, and so do the scores of single weights;
  * cr_session_gradients does not change the weights. */
 #include "pruning/shrink.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 
@@ -38,7 +39,7 @@ static void scale_unit(const struct cr_channel_groups *g, int unit, float *value
 
 /* Initial shifts and biases are 0, and scales 1: random values replace them. */
 static cr_status draw_vectors(struct cr_session *s) {
-    float *value;
+    OWNED(floats) value = NULL;
     CR_TRY(cr_state_buffer_copy(s, CR_BUFFER_VALUE, &value));
     for (int i = 0; i < s->model.store.params; i++) {
         const struct cr_param *q   = &s->model.store.param[i];
@@ -47,7 +48,6 @@ static cr_status draw_vectors(struct cr_session *s) {
         for (int64_t k = 0; k < q->elems; k++) value[q->offset + k] += 0.3f * (float)cr_rng_normal(&rng);
     }
     const cr_status status = cr_state_buffer_put(s, CR_BUFFER_VALUE, value);
-    cr_free(value);
     return status;
 }
 
@@ -60,9 +60,9 @@ static cr_status loss_with(struct cr_session *s, const struct cr_channel_groups 
 }
 
 static void check_network(const char *const *keys, int least) {
-    const double             step = 0.0003; /* larger steps cross kinks of ReLUs; rounding is 1e-7 */
-    struct pruned            p;
-    struct cr_program        program;
+    const double             step    = 0.0003; /* larger steps cross kinks of ReLUs; rounding is 1e-7 */
+    OWNED(pruned)            p       = {0};
+    OWNED(program)           program = {0};
     struct cr_channel_groups g;
     float                   *value, *grad, *scaled;
     double                   loss, largest = 0, *taylor;
@@ -97,8 +97,6 @@ static void check_network(const char *const *keys, int least) {
     cr_free(grad);
     cr_free(scaled);
     cr_channel_groups_free(&g);
-    cr_program_free(&program);
-    pruned_close(&p);
 }
 
 TEST(change_of_the_loss) {
@@ -116,9 +114,9 @@ struct sums {
  * batches it is the root of the mean square. The weights with the smallest scores are pruned. */
 TEST(scores_of_weights) {
     const double    step = 0.003;
-    struct pruned   p;
+    OWNED(pruned)   p    = {0};
     struct cr_prune prune;
-    float          *value, *grad, *scaled, *score;
+    OWNED(floats)   value = NULL, grad = NULL, scaled = NULL, score = NULL;
     double          loss, largest = 0, *sum;
     struct cr_rng   rng = cr_rng_make(10, CR_RNG_TEST, 0, 0);
     REQUIRE_OK(pruned_open(&p, (const char *const[]){"prune.sparsity=0.5", NULL}));
@@ -173,9 +171,4 @@ TEST(scores_of_weights) {
     cr_prune_close(&prune);
     cr_free(mask);
     cr_free(sum);
-    cr_free(score);
-    cr_free(value);
-    cr_free(grad);
-    cr_free(scaled);
-    pruned_close(&p);
 }

@@ -51,7 +51,7 @@ TEST(large_arrays_are_counted_exactly) {
     enum { LARGE = 300001 };
     static struct cr_histogram h;
     static double              want[CR_HISTOGRAM_BINS];
-    float                     *values  = cr_alloc(LARGE, sizeof *values);
+    OWNED(floats)              values  = cr_alloc(LARGE, sizeof *values);
     float                      largest = 0;
     struct cr_rng              rng     = cr_rng_make(5, CR_RNG_TEST, 77, 0);
     for (int i = 0; i < LARGE; i++) {
@@ -67,7 +67,6 @@ TEST(large_arrays_are_counted_exactly) {
     CHECK(h.largest == largest);
     for (int twice = 0; twice < 2; twice++) cr_histogram_add(&h, values, LARGE);
     for (int b = 0; b < CR_HISTOGRAM_BINS; b++) CHECK(h.count[b] == 2 * want[b]);
-    cr_free(values);
 }
 
 /* The thresholds, in bins, that this program prints, with d(p, q) = sum p log(p / q) of the normalised counts:

@@ -1,5 +1,6 @@
 /* tests/unit/runtime/test_early_inputs.c: inputs that a kernel may read before the launches before it have ended. */
 #include "runtime/executor_internal.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 enum { BYTES = 256, X = 1u << CR_IN_add_a, W = 1u << CR_IN_add_b };
@@ -27,7 +28,7 @@ static void append(struct cr_program *p, enum cr_op_kind kind, enum cr_stream st
  *   w, x: writes this tensor; o: writes another one; p: writes bytes that overlap those of w; h: the op head; b: a
  *   barrier; s: another stream, which writes w; a, c: as o and b, and waits for another stream */
 static struct cr_call call_behind(const char *ops) {
-    struct cr_program p;
+    OWNED(program) p = {0};
     cr_program_init(&p, "early", NULL);
     const int w = tensor(&p, 0), x = tensor(&p, BYTES), other = tensor(&p, (size_t)4 * BYTES),
               part     = tensor(&p, BYTES / 2 + (size_t)BYTES * 0);
@@ -46,7 +47,6 @@ static struct cr_call call_behind(const char *ops) {
     const int      at        = cr_emit(&p, &reader, "");
     struct cr_call call      = {.program = &p, .op = &p.op[at]};
     cr_exec_find_early_inputs(&p, at, &call);
-    cr_program_free(&p);
     return call;
 }
 

@@ -59,11 +59,12 @@ static void bound_close(struct net *n) {
     faulty = is_capturing = false;
     net_close(n);
 }
+OWNABLE(bound, struct net, bound_close(x))
 
 /* ---- cases ---- */
 
 TEST(first_error_survives_closing_a_faulty_device) {
-    struct net            n;
+    OWNED(bound)          n    = {0};
     struct cr_step_block  step = {0};
     struct cr_exec_result r;
     REQUIRE_OK(bound_open(&n, false));
@@ -76,18 +77,16 @@ TEST(first_error_survives_closing_a_faulty_device) {
     cr_exec_close(n.exec);
     n.exec = NULL;
     CHECK_STR(cr_error_message(), first_error); /* the main program prints it after everything is closed */
-    bound_close(&n);
 }
 
 TEST(closing_a_faulty_device_reports_no_error) {
-    struct net n;
+    OWNED(bound) n = {0};
     REQUIRE_OK(bound_open(&n, false));
     cr_error_clear();
     faulty = true;
     cr_exec_close(n.exec);
     n.exec = NULL;
     CHECK_STR(cr_error_message(), "");
-    bound_close(&n);
 }
 
 static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) {
@@ -98,7 +97,7 @@ static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) 
 }
 
 TEST(failed_capture_reports_the_cause) {
-    struct net           n;
+    OWNED(bound)         n    = {0};
     struct cr_step_block step = {0};
     REQUIRE_OK(bound_open(&n, false));
     wrapped_kernel[n.program.op[0].kernel].launch = launch_breaks;
@@ -107,11 +106,10 @@ TEST(failed_capture_reports_the_cause) {
     cr_exec_close(n.exec);
     n.exec = NULL;
     CHECK(strstr(cr_error_message(), "the cause") != NULL);
-    bound_close(&n);
 }
 
 TEST(opening_survives_failing_allocations) {
-    struct net       n;
+    OWNED(bound)     n = {0};
     struct cr_exec  *exec;
     struct cr_memory memory; /* with its ring of batches */
     REQUIRE_OK(bound_open(&n, false));
@@ -129,7 +127,6 @@ TEST(opening_survives_failing_allocations) {
         failing_alloc_end(&f, status);
         if (status == CR_OK) cr_memory_close(&memory);
     }
-    bound_close(&n);
 }
 
 /* ---- hoisted ops ---- */
@@ -161,7 +158,7 @@ static void check_launches(const struct cr_program *p, int early, int late, int 
 /* Ops that read only parameters stay out of the captured graph, and run again only on request. */
 TEST(hoisted_ops_run_once_and_are_not_captured) {
     struct cr_step_block step = {0};
-    struct net           n;
+    OWNED(bound)         n    = {0};
     REQUIRE_OK(bound_open(&n, true));
     CHECK(n.program.hoisted > 1 && n.program.ops - n.program.hoisted > 1 && n.program.ops <= 64);
     count_launches();
@@ -174,14 +171,13 @@ TEST(hoisted_ops_run_once_and_are_not_captured) {
     check_launches(&n.program, 1, 0, 0);
     REQUIRE_OK(cr_exec_run(n.exec, &step));
     check_launches(&n.program, 0, 0, 0);
-    bound_close(&n);
 }
 
 /* A hook with recapture_runs: the graph is captured again before every second run, and once when a hook is added. */
 TEST(hooks_are_captured_again) {
     const struct cr_launch_hook plain = {0}, changing = {.recapture_runs = 2};
     struct cr_step_block        step = {0};
-    struct net                  n;
+    OWNED(bound)                n    = {0};
     REQUIRE_OK(bound_open(&n, false));
     count_launches();
     for (int run = 0; run < 7; run++) {
@@ -191,7 +187,6 @@ TEST(hooks_are_captured_again) {
         REQUIRE_OK(cr_exec_run(n.exec, &step));
         check_launches(&n.program, 0, captured || run == 3, captured || run == 3);
     }
-    bound_close(&n);
 }
 
 /* ---- batches of two programs in one INPUT region ---- */
@@ -251,7 +246,7 @@ TEST(large_batches_are_copied_completely) {
 /* New images wait until the previous run has read its own; where they extend beyond those, to its labels, they wait for
  * its end. */
 TEST(larger_images_wait_for_the_end_of_the_previous_run) {
-    struct net           n;
+    OWNED(bound)         n = {0};
     struct cr_feed_ring *ring;
     unsigned char        input[256];
     REQUIRE_OK(bound_open(&n, false));
@@ -266,7 +261,6 @@ TEST(larger_images_wait_for_the_end_of_the_previous_run) {
     check_send(&n, ring, 96, input, "w"); /* within the images of the previous run */
     check_send(&n, ring, 192, input, "mw");
     cr_feed_close(n.device, ring);
-    bound_close(&n);
 }
 
 /* Images in ordinary memory are copied at once, so the caller may change them. Images that are fed in place are read by
@@ -281,7 +275,7 @@ static cr_status noted_source(struct cr_device *d, enum cr_stream stream, void *
 
 TEST(images_are_copied_from_where_they_are) {
     enum { BYTES = 2 * 8 * 8 * 3 };
-    struct net    n;
+    OWNED(bound)  n = {0};
     uint8_t       images[BYTES], got[BYTES];
     const int32_t labels[2] = {1, 2};
     int32_t       got_labels[2];
@@ -299,5 +293,4 @@ TEST(images_are_copied_from_where_they_are) {
         REQUIRE_OK(cr_exec_get(n.exec, n.program.labels, got_labels));
         CHECK(memcmp(got, images, BYTES) == 0 && memcmp(got_labels, labels, sizeof labels) == 0);
     }
-    bound_close(&n);
 }

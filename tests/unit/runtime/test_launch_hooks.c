@@ -1,6 +1,7 @@
 /* tests/unit/runtime/test_launch_hooks.c: hooks around the launches of a program: the order of their calls, errors, and
  * when the graph is captured again. */
 #include "tests/harness/network_support.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 static cr_status open_network(struct net *n) {
@@ -64,7 +65,7 @@ TEST(hooks_enclose_every_launch) {
     struct net           n;
     struct notes         first = {'a', -1}, second = {'b', -1};
     struct cr_step_block step = {0};
-    struct cr_text       want = {0};
+    OWNED(text)          want = {0};
     REQUIRE_OK(open_network(&n));
     REQUIRE_OK(cr_exec_run(n.exec, &step));
     check_calls("");
@@ -79,7 +80,6 @@ TEST(hooks_enclose_every_launch) {
     check_calls("<2a <2b >2b >2a <3a <3b >3b >3a ");
     net_close(&n);
     check_calls("xa xb ");
-    cr_text_free(&want);
 }
 
 /* A failing hook ends the run; the message names the op. */

@@ -4,6 +4,7 @@
 #include "compiler/intervals.h"
 #include "inspect/plan_print.h"
 #include "tests/harness/offload_run.h"
+#include "tests/harness/owned.h"
 #include "verification/verify.h"
 
 /* ---- cases ---- */
@@ -130,8 +131,8 @@ TEST(missing_wait_changes_the_results) {
 /* One op at a time, each verified by the values on the device, HOST tensors too. */
 TEST(each_op_verifies_separately) {
     const struct cr_device_options reference = {.threads = 1, .ref_only = true};
-    struct offload_run             s;
-    struct cr_device              *cpu;
+    OWNED(device)                  cpu       = NULL;
+    OWNED(offload_run)             s         = {0};
     int                            checked;
     double                         worst;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &reference, &cpu));
@@ -151,6 +152,4 @@ TEST(each_op_verifies_separately) {
     CHECK(memcmp(given, got, bytes) == 0);
     cr_free(given);
     cr_free(got);
-    offload_run_close(&s);
-    cr_device_close(cpu);
 }

@@ -3,6 +3,7 @@
 #include "runtime/profiler.h"
 #include "tests/harness/fake_device.h"
 #include "tests/harness/network_support.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 enum { PASSES = 5, SLOW_PASS = 5 };
@@ -106,7 +107,7 @@ TEST(every_op_gets_its_own_time) {
 }
 
 TEST(tables_are_sorted_and_sums_agree) {
-    struct net                 n    = {0};
+    OWNED(net)                 n    = {0};
     struct cr_profile          p    = {0};
     struct cr_text             text = {0};
     const struct cr_step_block step = {.lr = 0.01f};
@@ -134,21 +135,20 @@ TEST(tables_are_sorted_and_sums_agree) {
     CHECK_HAS(text.data, "sum of");
     cr_text_free(&text);
     cr_profile_close(&p);
-    net_close(&n);
 }
 
 /* With typical rates (the CPU) no percentages are shown, since they would exceed 100; with known rates all are. */
 TEST(roofline_needs_known_rates) {
-    struct net                 n    = {0};
+    OWNED(net)                 n    = {0};
     struct cr_profile          p    = {0};
     const struct cr_step_block step = {.lr = 0.01f};
     REQUIRE_OK(open_trained(&n));
     CHECK(n.device->caps.typical_rates); /* the fake device has the capabilities of the CPU */
     REQUIRE_OK(cr_profile_open(n.exec, &n.program, n.device, &step, 1, &p));
     for (int known = 0; known < 2; known++) {
-        struct cr_text text = {0}, json = {0};
-        char           want[64]      = "\"roofline_ms\": null";
-        double         sum           = 0;
+        OWNED(text) text = {0}, json = {0};
+        char        want[64]         = "\"roofline_ms\": null";
+        double      sum              = 0;
         n.device->caps.typical_rates = !known;
         for (int i = 0; i < n.program.ops; i++) sum += p.op[i].roofline_s;
         if (known) snprintf(want, sizeof want, "\"roofline_ms\": %.5f", sum * 1e3);
@@ -158,9 +158,6 @@ TEST(roofline_needs_known_rates) {
         CHECK_INT(strstr(json.data, "\"roofline\": null") == NULL, known);
         CHECK_INT(strstr(text.data, "at the roofline") != NULL, known);
         CHECK_INT(strstr(text.data, "roofline: none on this device") == NULL, known);
-        cr_text_free(&text);
-        cr_text_free(&json);
     }
     cr_profile_close(&p);
-    net_close(&n);
 }

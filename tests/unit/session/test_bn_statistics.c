@@ -1,6 +1,7 @@
 /* tests/unit/session/test_bn_statistics.c: BN statistics computed again from batches equal the means of the statistics
  * of each batch alone, and change nothing else. Those of moving averages: tests/programs/test_golden_train.c, against
  * PyTorch. */
+#include "tests/harness/owned.h"
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 
@@ -16,19 +17,18 @@ struct sums {
 
 /* With bn_momentum 1 the running statistics are those of the last batch. */
 static cr_status add_running(void *self, const float *grad) {
-    const struct sums *s = self;
-    float             *running;
+    const struct sums *s       = self;
+    OWNED(floats)      running = NULL;
     (void)grad;
     CR_TRY(cr_state_buffer_copy(s->session, CR_BUFFER_RUNNING, &running));
     for (int64_t i = 0; i < s->session->model.store.running_elems; i++) s->mean[i] += (double)running[i] / BATCHES;
-    cr_free(running);
     return CR_OK;
 }
 
 static void expected(const char *momentum, double **out) {
-    const char        *more[8] = {momentum};
-    struct pruned      p;
-    struct cr_dataset *train;
+    const char    *more[8] = {momentum};
+    OWNED(pruned)  p       = {0};
+    OWNED(dataset) train   = NULL;
     for (int i = 0; keys[i]; i++) more[i + 1] = keys[i];
     REQUIRE_OK(pruned_open(&p, more));
     *out = cr_alloc((size_t)p.session.model.store.running_elems, sizeof **out);
@@ -36,17 +36,15 @@ static void expected(const char *momentum, double **out) {
     struct sums sums = {&p.session, *out};
     REQUIRE_OK(cr_dataset_open(p.config, CR_SPLIT_TRAIN, &train));
     REQUIRE_OK(cr_session_gradients(&p.session, train, BATCHES, add_running, &sums));
-    cr_dataset_close(train);
-    pruned_close(&p);
 }
 
 TEST(means_of_batches) {
     const struct cr_bn_options options = {.batches = 100}; /* the training set has three batches */
-    struct pruned              p;
-    struct cr_dataset         *train;
+    OWNED(pruned)              p       = {0};
+    OWNED(dataset)             train   = NULL;
+    OWNED(doubles)             want    = NULL;
+    OWNED(floats)              start = NULL, running = NULL;
     struct cr_state_buffers    before, after;
-    float                     *start, *running;
-    double                    *want = NULL;
     int64_t                    used, changed = 0, frozen = 0;
     expected("model.bn_momentum=1", &want);
     REQUIRE(want);
@@ -78,9 +76,4 @@ TEST(means_of_batches) {
     CHECK(changed > 60 && frozen == 48);
     cr_state_buffers_free(&before);
     cr_state_buffers_free(&after);
-    cr_free(start);
-    cr_free(running);
-    cr_free(want);
-    cr_dataset_close(train);
-    pruned_close(&p);
 }

@@ -73,6 +73,7 @@ static void compiled_free(struct compiled *c) {
     cr_program_free(&c->program);
     cr_text_free(&c->text);
 }
+OWNABLE(compiled, struct compiled, compiled_free(x))
 
 /* As a run compiles its training program. */
 static cr_status compile_chosen(struct fixture *f, struct compiled *c) {
@@ -114,8 +115,8 @@ static cr_status fixture_open(struct fixture *f) {
                                                "model.widths=16,32", "model.shortcut=B",       "data.kind=synthetic",
                                                "train.device=cpu",   "train.precision=fp32",   "memory.swap=no"};
     const struct cr_session_options options = {.train = true, .classes = 10, .batch = BATCH};
-    struct compiled                 plain;
-    memory_max = 1 << 28;
+    OWNED(compiled)                 plain   = {0};
+    memory_max                              = 1 << 28;
     fill_kernels();
     *f = (struct fixture){.device = {.backend = &fake_backend,
                                      .kernels = kernels,
@@ -128,7 +129,6 @@ static cr_status fixture_open(struct fixture *f) {
     CR_TRY(new_times(f, SMALL_EXTRA));
     CR_TRY(compile_mode(f, CR_GRAM_NO, &plain));
     f->plain_need = plain.need;
-    compiled_free(&plain);
     return CR_OK;
 }
 
@@ -139,6 +139,7 @@ static void fixture_close(struct fixture *f) {
     cr_session_close(&f->session);
     cr_config_close(f->config);
 }
+OWNABLE(fixture, struct fixture, fixture_close(x))
 
 /* ---- cases ---- */
 
@@ -146,8 +147,8 @@ TEST(faster_program_is_used_below_a_limit) {
     static const struct {
         double extra_s;
         bool   all;
-    } v[] = {{SMALL_EXTRA, true}, {LARGE_EXTRA, false}};
-    struct fixture f;
+    } v[]            = {{SMALL_EXTRA, true}, {LARGE_EXTRA, false}};
+    OWNED(fixture) f = {0};
     REQUIRE_OK(fixture_open(&f));
     CHECK(f.config->train.gram_bn == CR_GRAM_AUTO); /* the default */
     f.session.limit = f.plain_need * 7 / 10;
@@ -167,12 +168,11 @@ TEST(faster_program_is_used_below_a_limit) {
         CHECK(chosen.fit.before == plain.fit.before && chosen.fit.seconds_before == plain.fit.seconds_before);
         compiled_free(&chosen), compiled_free(&plain), compiled_free(&all);
     }
-    fixture_close(&f);
 }
 
 /* Also where the limit is so large that nothing is recomputed. */
 TEST(program_without_a_limit_is_unchanged) {
-    struct fixture f;
+    OWNED(fixture) f = {0};
     REQUIRE_OK(fixture_open(&f));
     for (int limited = 0; limited < 2; limited++) {
         struct compiled chosen, plain;
@@ -183,12 +183,11 @@ TEST(program_without_a_limit_is_unchanged) {
         CHECK_STR(chosen.text.data, plain.text.data);
         compiled_free(&chosen), compiled_free(&plain);
     }
-    fixture_close(&f);
 }
 
 /* The plain program does not fit, whatever it recomputes. The slower one is used then. */
 TEST(program_that_fits_is_used) {
-    struct fixture  f;
+    OWNED(fixture)  f = {0};
     struct compiled plain, all, chosen;
     REQUIRE_OK(fixture_open(&f));
     REQUIRE_OK(new_times(&f, LARGE_EXTRA));
@@ -204,15 +203,14 @@ TEST(program_that_fits_is_used) {
     CHECK(chosen.need <= f.session.limit);
     CHECK_INT(chosen.grams, GRAMS);
     compiled_free(&plain), compiled_free(&chosen);
-    fixture_close(&f);
 }
 
 /* The checkpoint holds the times of both programs. On resume the device would measure other times and choose the other
  * program. */
 TEST(resumed_run_uses_the_stored_times) {
-    struct fixture  f;
+    OWNED(fixture)  f = {0};
     struct compiled first, measured, resumed;
-    char           *times = NULL;
+    OWNED(string)   times = NULL;
     REQUIRE_OK(fixture_open(&f));
     f.session.limit = f.plain_need * 7 / 10;
     REQUIRE_OK(new_times(&f, SMALL_EXTRA));
@@ -228,6 +226,4 @@ TEST(resumed_run_uses_the_stored_times) {
     CHECK_STR(resumed.text.data, first.text.data);
     CHECK_INT(f.session.cost_table->measured, 0);
     compiled_free(&first), compiled_free(&measured), compiled_free(&resumed);
-    cr_free(times);
-    fixture_close(&f);
 }

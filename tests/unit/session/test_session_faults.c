@@ -5,6 +5,7 @@
 #include "session/session.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/owned.h"
 #include "training/training.h"
 
 #define TINY                                                                                                           \
@@ -23,15 +24,13 @@ static cr_status open_session(const struct cr_config *config, struct cr_session 
 /* Writes a limit 1 KiB below what the session needs without one. The workspaces of kernels depend on the processor: the
  * need is 75.6 KiB at the level baseline and 68.9 KiB at AVX2. */
 static bool limit_below_the_need(char text[64]) {
-    const char *const        keys[] = {TINY, "train.fuse=yes"};
-    const struct cr_config  *config;
-    struct cr_session        s;
+    const char *const        keys[]     = {TINY, "train.fuse=yes"};
+    OWNED(config)            config     = NULL;
+    OWNED(session)           s          = {0};
     const struct cr_program *programs[] = {&s.train[0], &s.eval};
     if (cr_config_open(&config, NULL, keys, CR_COUNT(keys)) != CR_OK || open_session(config, &s) != CR_OK) return false;
     const size_t need = cr_memory_need(s.device, &s.model.store, programs, CR_COUNT(programs));
     snprintf(text, 64, "memory.limit=%zuKiB", need / 1024 - 1);
-    cr_session_close(&s);
-    cr_config_close(config);
     return true;
 }
 
@@ -42,10 +41,10 @@ TEST(session_open_survives_failing_allocations) {
     REQUIRE(limit_below_the_need(limit));
     const char *const variants[] = {"train.accumulate=3", limit};
     for (size_t i = 0; i < CR_COUNT(variants); i++) {
-        const char *const       keys[] = {TINY, "train.fuse=yes", variants[i]};
-        const struct cr_config *config;
-        struct cr_session       s;
-        int                     recomputed = 0;
+        const char *const keys[] = {TINY, "train.fuse=yes", variants[i]};
+        OWNED(config)     config = NULL;
+        struct cr_session s;
+        int               recomputed = 0;
         REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
         for_each_failing_alloc(f, .least = 200, .tolerated = i > 0) {
             failing_alloc_begin(&f);
@@ -56,14 +55,13 @@ TEST(session_open_survives_failing_allocations) {
             cr_session_close(&s);
         }
         CHECK((recomputed > 0) == (i == 1));
-        cr_config_close(config);
     }
 }
 
 TEST(evaluation_survives_failing_allocations) {
-    const struct cr_config   *config;
-    struct cr_session         s;
-    struct cr_dataset        *set;
+    OWNED(config)             config = NULL;
+    OWNED(session)            s      = {0};
+    OWNED(dataset)            set    = NULL;
     struct cr_scores          scores, each;
     struct cr_confusion       confusion    = {0};
     struct cr_sample_callback check_result = cr_confusion_callback(&confusion);
@@ -82,9 +80,6 @@ TEST(evaluation_survives_failing_allocations) {
     }
     CHECK_INT(scores.images, 5);
     CHECK(each.images == 5 && each.correct1 == scores.correct1 && each.loss_sum == scores.loss_sum);
-    cr_dataset_close(set);
-    cr_session_close(&s);
-    cr_config_close(config);
 }
 
 /* ---- whole runs ---- */
@@ -105,20 +100,19 @@ static void run_prepare(struct run *r, const char *const *more, int count) {
 }
 
 static cr_status run_train(const struct run *r, const char *resume) {
-    const struct cr_config *config;
-    int                     signal_taken;
+    OWNED(config) config = NULL;
+    int           signal_taken;
     CR_TRY(cr_config_open(&config, NULL, r->overrides, r->count));
     const struct cr_train_options options = {.resume = resume, .overrides = r->overrides, .override_count = r->count};
     cr_status                     status  = cr_train(config, &options, &signal_taken);
-    cr_config_close(config);
     return status;
 }
 
 /* Loads every step-N into a session; returns their number. */
 static int load_all(const struct run *r) {
-    const struct cr_config *config;
-    struct cr_session       s;
-    int                     found = 0;
+    OWNED(config)  config = NULL;
+    OWNED(session) s      = {0};
+    int            found  = 0;
     if (cr_config_open(&config, NULL, r->overrides, r->count) != CR_OK || open_session(config, &s) != CR_OK) {
         TEST_FAIL_("%s", cr_error_message());
         return -1;
@@ -130,8 +124,6 @@ static int load_all(const struct run *r) {
         found++;
         if (cr_session_load_weights(&s, path, true) != CR_OK) TEST_FAIL_("%s: %s", path, cr_error_message());
     }
-    cr_session_close(&s);
-    cr_config_close(config);
     return found;
 }
 

@@ -37,18 +37,21 @@ struct fixture {
     char                    log[4096]; /* of the last call */
 };
 
+static void fixture_close(struct fixture *s) {
+    cr_session_close(&s->session);
+    cr_config_close(s->config);
+}
+OWNABLE(fixture, struct fixture, fixture_close(x))
+
+/* Closes the one that `s` has; { 0 } at first. */
 static void fixture_open(struct fixture *s, const struct cr_backend *backend, const char *override) {
+    fixture_close(s);
     *s = (struct fixture){
         .device = {.backend = backend, .kernels = kernels, .caps = {.text = "timed device, driver 1"}}};
     make_folder(s->dir);
     CHECK_INT(setenv("CRESNET_CACHE", "off", 1), 0); /* the table of the user is not used */
     REQUIRE_OK(cr_config_open(&s->config, NULL, &override, override ? 1 : 0));
     s->session = (struct cr_session){.config = s->config, .device = &s->device};
-}
-
-static void fixture_close(struct fixture *s) {
-    cr_session_close(&s->session);
-    cr_config_close(s->config);
 }
 
 /* Opens as a session that resumes from `dir`; log output goes to s->log. */
@@ -114,37 +117,33 @@ static void check_anew(struct fixture *s, bool force, const char *why) {
 /* Deterministic, forced, not deterministic. */
 static void check_misfit(const struct cr_backend *backend, const char *also, void (*put)(struct fixture *s),
                          const char *why) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_open(&s, backend, also);
     put(&s);
     check_refused(&s, why);
     check_anew(&s, true, why);
     REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.deterministic=no")));
     check_anew(&s, false, why);
-    fixture_close(&s);
 }
 
 /* ---- cases ---- */
 
 TEST(without_checkpoint_table_the_device_selects) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_open(&s, &with_times, NULL);
     REQUIRE_OK(resume(&s, false));
     CHECK(s.session.cost_table && s.session.cost_table->fixed == 0);
     CHECK_STR(s.log, "");
-    fixture_close(&s);
     fixture_open(&s, &with_times, "train.measure=no");
     REQUIRE_OK(resume(&s, false));
     CHECK(!s.session.cost_table);
-    fixture_close(&s);
     fixture_open(&s, &without_times, NULL);
     REQUIRE_OK(resume(&s, false));
     CHECK(!s.session.cost_table);
-    fixture_close(&s);
 }
 
 TEST(matching_table_is_used) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_open(&s, &with_times, NULL);
     write_own_kernel_times(&s);
     for (int force = 0; force < 2; force++) { /* --force does not discard a valid table */
@@ -152,7 +151,6 @@ TEST(matching_table_is_used) {
         CHECK(s.session.cost_table && s.session.cost_table->fixed == 1);
         CHECK_STR(s.log, "");
     }
-    fixture_close(&s);
 }
 
 static void put_other(struct fixture *s) {
@@ -173,9 +171,8 @@ static void put_a_cut_one(struct fixture *s) {
     char   path[SUPPORT_PATH];
     size_t size;
     write_own_kernel_times(s);
-    uint8_t *text = read_bytes(text_into(path, "%s/kernel_times.txt", s->dir), &size);
+    OWNED(bytes) text = read_bytes(text_into(path, "%s/kernel_times.txt", s->dir), &size);
     CHECK_INT(truncate(path, (off_t)size - 3), 0);
-    cr_free(text);
 }
 
 TEST(mismatched_table_needs_force) {
@@ -194,7 +191,7 @@ TEST(device_without_table_needs_force) {
 
 /* Selected by order before, measured here: the same. Where nothing is measured here either, the run continues. */
 TEST(run_without_table_needs_force_to_measure) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_open(&s, &with_times, NULL);
     s.ordered = true;
     CHECK_STATUS(resume(&s, false), CR_ERR_CONFIG);
@@ -209,16 +206,14 @@ TEST(run_without_table_needs_force_to_measure) {
     REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.measure=no")));
     REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
-    fixture_close(&s);
     fixture_open(&s, &without_times, NULL);
     s.ordered = true;
     REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
-    fixture_close(&s);
 }
 
 TEST(failing_allocations) {
-    struct fixture s;
+    OWNED(fixture) s = {0};
     fixture_open(&s, &with_times, NULL);
     write_own_kernel_times(&s);
     for_each_failing_alloc(f, .least = 4) {
@@ -229,5 +224,4 @@ TEST(failing_allocations) {
         cr_cost_table_close(s.session.cost_table);
         s.session.cost_table = NULL;
     }
-    fixture_close(&s);
 }

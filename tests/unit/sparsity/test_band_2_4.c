@@ -66,8 +66,8 @@ static void same_without_weights(const struct cr_mma_sp_map *map, const struct c
 
 static void one(const struct shape *s) {
     const int64_t                 count = s->K * s->R * s->S * s->C;
-    float                        *w     = make(s);
-    uint8_t                      *back  = cr_alloc((size_t)count, sizeof *back);
+    OWNED(floats)                 w     = make(s);
+    OWNED(bytes)                  back  = cr_alloc((size_t)count, sizeof *back);
     struct cr_sparse              sparse;
     struct cr_mma_sp_map          map;
     struct cr_mma_sp              u;
@@ -100,8 +100,6 @@ static void one(const struct shape *s) {
     cr_mma_sp_free(&u);
     cr_mma_sp_map_free(&map);
     cr_sparse_free(&sparse);
-    cr_free(back);
-    cr_free(w);
 }
 
 TEST(weights_are_restored) {
@@ -118,7 +116,7 @@ TEST(work_follows_density) {
         struct cr_sparse              sparse;
         struct cr_mma_sp_map          map;
         struct cr_mma_sp              u;
-        float                        *w = make(&s);
+        OWNED(floats)                 w = make(&s);
         REQUIRE(w && sparse_encode(w, NULL, s.K, s.R, s.S, s.C, &sparse) == CR_OK);
         REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK && cr_mma_sp_make(&map, &how, true, &u) == CR_OK);
         const double passes = (double)u.fragments / (4.0 * 9 * 64 / 32);
@@ -126,7 +124,6 @@ TEST(work_follows_density) {
         cr_mma_sp_free(&u);
         cr_mma_sp_map_free(&map);
         cr_sparse_free(&sparse);
-        cr_free(w);
     }
 }
 

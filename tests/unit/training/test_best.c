@@ -60,21 +60,21 @@ static double best_json(const struct run *r, const char *name, const char *key) 
 }
 
 /* A run whose metrics go up and down. */
-static void prepare_noisy(struct run *r) {
-    prepare(r);
-    give(r, "train.epochs=9");
-    give(r, "data.val_images=40");
-    give(r, "optim.lr=0.4");
-    give(r, "train.seed=3");
-    give(r, "data.mixup=0.5");
+static struct run prepare_noisy(void) {
+    struct run r = prepare();
+    give(&r, "train.epochs=9");
+    give(&r, "data.val_images=40");
+    give(&r, "optim.lr=0.4");
+    give(&r, "train.seed=3");
+    give(&r, "data.mixup=0.5");
+    return r;
 }
 
 TEST(best_is_chosen_by_the_metric) {
     static const char *const metrics[] = {"top1", "top5", "loss"};
     for (int with_ema = 0; with_ema < 2; with_ema++) {
-        struct run r;
+        struct run r = prepare_noisy();
         int        steps[3];
-        prepare_noisy(&r);
         if (with_ema) give(&r, "ema.decay=0.9");
         for (int k = 0; k < 3; k++) {
             char key[64];
@@ -110,8 +110,7 @@ static int last_step(const struct run *r, const char *name) {
 /* The run stops where the log of the whole run says, also after it was cut at an epoch, or within one, and resumed. */
 TEST(patience_stops) {
     static const int cuts[] = {6, 10, 12, 18, 20, 24};
-    struct run       r;
-    prepare_noisy(&r);
+    struct run       r      = prepare_noisy();
     give(&r, "train.best=loss");
     REQUIRE_OK(TRAIN(&r, "whole", "train.patience=0"));
     const struct evaluations e    = read_log(&r, "whole", "loss");
@@ -142,8 +141,7 @@ TEST(patience_stops) {
 /* Small validation sets have equal evaluations. Of these the averages decide, which predict uses. A third of the images
  * has no exact value in best.json, and a resumed run must still find that the next third is not better. */
 TEST(equal_evaluations) {
-    struct run r;
-    prepare_noisy(&r);
+    struct run r = prepare_noisy();
     give(&r, "data.val_images=33");
     give(&r, "ema.decay=0.9");
     REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
@@ -167,8 +165,7 @@ TEST(equal_evaluations) {
 
 /* A run that is resumed with another metric begins to compare anew. */
 TEST(the_metric_may_change) {
-    struct run r;
-    prepare_noisy(&r);
+    struct run r = prepare_noisy();
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=24"));
     REQUIRE_OK(RESUME(&r, "a", "train.steps=0", "train.best=loss"));
     const struct evaluations e     = read_log(&r, "a", "loss");

@@ -1,22 +1,23 @@
 /* tests/unit/training/test_image_sizes.c: data.image_sizes: training images change their size between epochs. The truth
  * is a run that is stopped, and resumed with another data.image_size by --force. */
+#include "tests/harness/owned.h"
 #include "tests/harness/train_support.h"
 
 /* The drawn shapes of 32 pixels, which each run resizes; evaluation of one size. */
-static void prepare_shapes(struct run *r) {
+static struct run prepare_shapes(void) {
     static char root[SUPPORT_PATH + 64];
-    prepare(r);
-    snprintf(root, sizeof root, "data.root=%s/shapes", r->dir);
-    give(r, "data.kind=shapes");
-    give(r, root);
-    give(r, "data.val_images=10");
-    give(r, "data.eval_crop=12");
-    give(r, "model.classes=10");
+    struct run  r = prepare();
+    snprintf(root, sizeof root, "data.root=%s/shapes", r.dir);
+    give(&r, "data.kind=shapes");
+    give(&r, root);
+    give(&r, "data.val_images=10");
+    give(&r, "data.eval_crop=12");
+    give(&r, "model.classes=10");
+    return r;
 }
 
 TEST(one_size_is_a_plain_run) {
-    struct run r;
-    prepare_shapes(&r);
+    struct run r = prepare_shapes();
     give(&r, "data.image_size=12");
     REQUIRE_OK(TRAIN(&r, "plain", "data.image_sizes="));
     REQUIRE_OK(TRAIN(&r, "listed", "data.image_sizes=12@0"));
@@ -27,8 +28,7 @@ TEST(one_size_is_a_plain_run) {
 
 /* The epochs of 8 and 12 pixels, and again 8 pixels, equal the parts that a person would run one after the other. */
 static void check_by_hand(const char *extra, const char *const steps[2]) {
-    struct run r;
-    prepare_shapes(&r);
+    struct run r = prepare_shapes();
     give(&r, "train.epochs=3");
     give(&r, extra);
     REQUIRE_OK(TRAIN(&r, "sizes", "data.image_size=12", "data.image_sizes=8@0, 12@1,8@2"));
@@ -48,8 +48,7 @@ TEST(sizes_change_between_epochs) {
 }
 
 TEST(resume_is_bitwise) {
-    struct run r;
-    prepare_shapes(&r);
+    struct run r = prepare_shapes();
     give(&r, "data.image_size=12");
     give(&r, "data.image_sizes=8@0,12@1");
     give(&r, "ema.swa_start=1");
@@ -63,17 +62,15 @@ TEST(the_largest_size_gives_the_pool) {
     static const char *const sizes[] = {"data.image_sizes=16@0,24@1", "data.image_sizes=24@0"};
     size_t                   bytes[2];
     for (int i = 0; i < 2; i++) {
-        const char *const       keys[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=24",
-                                          "train.batch=4",       "train.device=cpu",    sizes[i]};
-        const struct cr_config *config;
-        struct cr_session       s;
+        const char *const keys[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=24",
+                                    "train.batch=4",       "train.device=cpu",    sizes[i]};
+        OWNED(config)     config = NULL;
+        OWNED(session)    s      = {0};
         REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
         REQUIRE_OK(cr_session_open(
             config, &(struct cr_session_options){.train = true, .all_sizes = true, .eval = true, .execute = true}, &s));
         CHECK_INT(s.trains, i ? 1 : 2);
         bytes[i] = s.memory.bytes[CR_REGION_POOL];
-        cr_session_close(&s);
-        cr_config_close(config);
     }
     CHECK(bytes[0] == bytes[1]);
 }
@@ -89,7 +86,7 @@ TEST(texts_are_checked) {
         {"128@-1", -1, 0, 0}, {"128@0 160@1", -1, 0, 0},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        const struct cr_config *config;
+        OWNED(config)           config = NULL;
         struct cr_size_schedule sizes;
         char                    key[64];
         const char *const       keys[] = {key};
@@ -103,7 +100,6 @@ TEST(texts_are_checked) {
         CHECK_INT(sizes.count, cases[i].count);
         if (sizes.count) CHECK_INT(sizes.size[sizes.count - 1], cases[i].size);
         if (sizes.count) CHECK_INT(sizes.epoch[sizes.count - 1], cases[i].epoch);
-        cr_config_close(config);
     }
     const struct cr_size_schedule sizes  = {3, {8, 16, 12}, {0, 2, 5}};
     const int                     want[] = {0, 0, 1, 1, 1, 2, 2};

@@ -73,16 +73,15 @@ TEST(steps_are_logged_and_time_adds_lines) {
 }
 
 TEST(quiet_leaves_results) {
-    int   logged;
-    char *text = log_of(0, true, &logged);
+    int           logged;
+    OWNED(string) text = log_of(0, true, &logged);
     CHECK_STR(text, "evaluated\n");
     CHECK_INT(logged, STEPS / LOG_EVERY);
-    cr_free(text);
 }
 
 /* Every line of log.jsonl is JSON, also when the loss is not a number or a run ends without one. */
 TEST(lines_are_json) {
-    char                          *text = NULL;
+    OWNED(string)                  text = NULL;
     struct cr_report              *report;
     const struct cr_report_options options = {
         .run_dir = tmp_path, .total_steps = 3, .steps_per_epoch = 3, .epochs = 1, .log_every = 1, .images_per_step = 4};
@@ -109,14 +108,13 @@ TEST(lines_are_json) {
         CHECK(cr_json_skip(&json) && cr_json_end(&json));
     }
     CHECK_INT(lines, 3);
-    cr_free(text);
 }
 
 /* A device computes each step in 20 ms. From step WAITS_FROM on, the host waits 98 ms for the images of each next step,
  * and 20 of these the device computes. Returns data_wait of the last log line. */
 enum { WAITS_FROM = 9, WAITING_STEPS = 10 };
 static double wait_of(bool overlapped, struct cr_report_span *span) {
-    char                          *text = NULL;
+    OWNED(string)                  text = NULL;
     struct cr_report              *report;
     struct cr_step_result          result  = {.loss_sum = 2, .valid = 4, .lr = 0.1};
     const struct cr_report_options options = {.run_dir         = tmp_path,
@@ -142,7 +140,6 @@ static double wait_of(bool overlapped, struct cr_report_span *span) {
     double      wait = 0;
     const char *at   = text;
     while ((at = strstr(at, "\"data_wait\":"))) wait = strtod(at += strlen("\"data_wait\":"), NULL);
-    cr_free(text);
     return wait;
 }
 

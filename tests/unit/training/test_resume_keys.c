@@ -2,6 +2,7 @@
  * evaluation or this host alone changes nothing of the training: the weights are bitwise those of a run without
  * interruption. A key that decides the network or the data is refused, with the reason. */
 #include "config/keys.h"
+#include "tests/harness/owned.h"
 #include "tests/harness/train_support.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@ static struct run r;
 
 /* Images of files or of shapes have a size of their own; those of `synthetic` have that of the evaluation. */
 static void prepare_shapes(void) {
-    prepare(&r);
+    r = prepare();
     REQUIRE(chdir(r.dir) == 0); /* the images of data.root=elsewhere are drawn there */
     give(&r, "data.kind=shapes");
     give(&r, "model.classes=10");
@@ -102,8 +103,8 @@ static const char *const other_values[][5] = {
 
 /* Overrides that give the key another value than the run has; `text` holds the first one. */
 static void other_value(const struct cr_key *key, const struct cr_config *config, char text[160], const char *out[5]) {
-    char           name[96];
-    struct cr_text value = {0};
+    char        name[96];
+    OWNED(text) value = {0};
     name_of(key, name);
     out[0] = text;
     out[1] = out[2] = out[3] = out[4] = "train.steps=4";
@@ -122,7 +123,6 @@ static void other_value(const struct cr_key *key, const struct cr_config *config
         snprintf(text, 160, "%s=%g", name, (number + (number < key->real_max ? key->real_max : key->real_min)) / 2);
     else
         snprintf(text, 160, "%s=%.0f", name, number + 1);
-    cr_text_free(&value);
 }
 
 static void check_refused(const struct cr_key *key, const struct cr_config *config) {
@@ -139,8 +139,8 @@ static void check_refused(const struct cr_key *key, const struct cr_config *conf
 }
 
 TEST(network_and_data_must_not_change) {
-    const struct cr_config *config;
-    int                     models = 0, data = 0;
+    OWNED(config) config = NULL;
+    int           models = 0, data = 0;
     prepare_shapes();
     REQUIRE_OK(cr_config_open(&config, NULL, r.value, r.count));
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=2"));
@@ -158,7 +158,6 @@ TEST(network_and_data_must_not_change) {
     }
     CHECK(models > 20 && data > 35);
     CHECK_STATUS(RESUME(&r, "a", "optim.lr=0.3", "train.steps=4"), CR_OK);
-    cr_config_close(config);
 }
 
 /* What the classes of keys claim: a key of the data changes the weights, one of evaluation does not. */

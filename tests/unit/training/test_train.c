@@ -1,6 +1,7 @@
 /* tests/unit/training/test_train.c: training runs: resume is bitwise identical from any step, frozen parameters do not
  * change, a loss that is not finite ends the run without damage, weights are loaded or refused according to model.head,
  * evaluation counts every image once, and the step loop does not allocate. */
+#include "tests/harness/owned.h"
 #include "tests/harness/train_support.h"
 
 /* ---- resume ---- */
@@ -22,8 +23,7 @@ TEST(resume_in_the_middle_of_pruning) {
 }
 
 TEST(changed_config_needs_force) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=3"));
     CHECK_STATUS(RESUME(&r, "a", "train.steps=4", "train.batch=2"), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "train.batch: 4 -> 2");
@@ -37,8 +37,7 @@ TEST(changed_config_needs_force) {
 
 /* The same command line continues with the batch size that was found when the run began, for any amount of memory. */
 TEST(found_batch_size_is_reused) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     REQUIRE_OK(TRAIN(&r, "whole", "train.batch=24", "train.steps=2"));
     REQUIRE_OK(TRAIN(&r, "cut", "train.batch=auto", "memory.limit=1GiB", "train.steps=1"));
     REQUIRE_OK(RESUME(&r, "cut", "train.batch=auto", "memory.limit=2GiB", "train.steps=2"));
@@ -73,10 +72,9 @@ static void check_frozen(const struct cr_session *before, const struct cr_sessio
 }
 
 static void check_freeze(const char *freeze, const char *const *frozen) {
-    struct run    r;
-    struct opened before, after;
+    struct run    r      = prepare();
+    OWNED(opened) before = {0}, after = {0};
     char          path[SUPPORT_PATH];
-    prepare(&r);
     /* weights whose running statistics differ from those of a new network */
     REQUIRE_OK(TRAIN(&r, "start", "train.steps=3"));
     char weights[SUPPORT_PATH + 32], start[SUPPORT_PATH];
@@ -88,8 +86,6 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     REQUIRE_OK(cr_session_load_weights(&before.session, start, true));
     REQUIRE_OK(cr_session_load_weights(&after.session, text_into(path, "%s/frozen/last", r.dir), true));
     check_frozen(&before.session, &after.session, frozen);
-    close_session(&before);
-    close_session(&after);
 }
 TEST(frozen_parameters_do_not_change) {
     check_freeze("model.freeze=stem,layer1", (const char *const[]){"conv1", "bn1", "layer1", NULL});
@@ -102,10 +98,9 @@ TEST(frozen_parameters_do_not_change) {
 
 /* A large product of decay and learning rate makes the weights grow without bound. */
 TEST(infinite_loss_stops_without_damage) {
-    struct run    r;
-    struct opened s;
+    struct run    r = prepare();
+    OWNED(opened) s = {0};
     char          path[SUPPORT_PATH];
-    prepare(&r);
     give(&r, "optim.lr=1000"), give(&r, "optim.weight_decay=10"), give(&r, "schedule.kind=constant");
     give(&r, "schedule.warmup_epochs=0"), give(&r, "optim.decay_norm_bias=yes"), give(&r, "train.save_every=1");
     CHECK_STATUS(TRAIN(&r, "a", "train.epochs=9"), CR_ERR_NUMERIC);
@@ -117,16 +112,14 @@ TEST(infinite_loss_stops_without_damage) {
         for (int64_t k = 0; k < s.session.model.store.param[i].elems; k++)
             if (!isfinite(values_of(&s.session, i)[k]))
                 TEST_FAIL_("%s is not finite", s.session.model.store.param[i].name);
-    close_session(&s);
 }
 
 /* ---- weights ---- */
 
 TEST(weights_are_loaded_or_refused) {
-    struct run    r;
+    struct run    r = prepare();
     struct opened s;
     char          path[SUPPORT_PATH], weights[SUPPORT_PATH + 32];
-    prepare(&r);
     REQUIRE_OK(TRAIN(&r, "three", "train.steps=1"));
     text_into(path, "%s/three", r.dir);
     snprintf(weights, sizeof weights, "model.weights=%s", path);
@@ -157,8 +150,8 @@ TEST(weights_are_loaded_or_refused) {
 static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
     const struct cr_loader_options options = {
         .split = CR_SPLIT_TRAIN, .prepare = s->prepare_train, .batch = 4, .seed = 1, .prefetch = 2, .drop_last = true};
-    const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f};
-    struct cr_loader          *loader;
+    const struct cr_step_block block  = {.lr = 0.05f, .momentum = 0.9f};
+    OWNED(loader)              loader = NULL;
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
     for (int step = 0; step < 3; step++) {
         struct cr_batch batch;
@@ -167,18 +160,16 @@ static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
         cr_loader_release(loader, &batch);
         REQUIRE_OK(cr_exec_run(s->train_exec[0], &block));
     }
-    cr_loader_close(loader);
 }
 
 /* Data that evaluation computes once for many batches must not persist over the training between two evaluations. */
 TEST(earlier_evaluation_changes_nothing) {
-    struct run r;
+    struct run r = prepare();
     double     loss[2];
-    prepare(&r);
     for (int before = 0; before < 2; before++) {
-        struct opened      s;
-        struct cr_dataset *train_set, *val_set;
-        struct cr_scores   scores;
+        OWNED(opened)    s         = {0};
+        OWNED(dataset)   train_set = NULL, val_set = NULL;
+        struct cr_scores scores;
         REQUIRE_OK(OPEN_SESSION(&s, &r, NULL));
         REQUIRE_OK(cr_dataset_open(s.config, CR_SPLIT_TRAIN, &train_set));
         REQUIRE_OK(cr_dataset_open(s.config, CR_SPLIT_VAL, &val_set));
@@ -187,9 +178,6 @@ TEST(earlier_evaluation_changes_nothing) {
         train_a_little(&s.session, train_set);
         REQUIRE_OK(cr_session_evaluate(&s.session, val_set, NULL, &scores));
         loss[before] = scores.loss_sum;
-        cr_dataset_close(train_set);
-        cr_dataset_close(val_set);
-        close_session(&s);
     }
     CHECK(isfinite(loss[0]) && loss[0] > 0 && loss[0] == loss[1]);
 }
@@ -199,12 +187,11 @@ TEST(earlier_evaluation_changes_nothing) {
 TEST(step_loop_does_not_allocate) {
     static const char *const worker_options[] = {"data.workers=0", "data.workers=2"};
     for (size_t w = 0; w < CR_COUNT(worker_options); w++) {
-        struct run         r;
-        struct opened      s;
-        struct cr_dataset *set;
-        struct cr_loader  *loader;
-        uint64_t           after_first = 0;
-        prepare(&r);
+        struct run     r           = prepare();
+        OWNED(opened)  s           = {0};
+        OWNED(dataset) set         = NULL;
+        OWNED(loader)  loader      = NULL;
+        uint64_t       after_first = 0;
         REQUIRE_OK(OPEN_SESSION(&s, &r, worker_options[w]));
         REQUIRE_OK(cr_dataset_open(s.config, CR_SPLIT_TRAIN, &set));
         const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
@@ -228,8 +215,5 @@ TEST(step_loop_does_not_allocate) {
             if (step == (s.config->data.workers ? 30 : 1)) after_first = cr_alloc_calls();
         }
         CHECK_INT(cr_alloc_calls(), after_first);
-        cr_loader_close(loader);
-        cr_dataset_close(set);
-        close_session(&s);
     }
 }

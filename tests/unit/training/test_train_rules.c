@@ -13,8 +13,7 @@ static void check_all(const struct run *r, const char *a, const char *b, bool av
 /* Stopped after some of the twelve updates, `more` as in TRAIN. */
 static void check_cuts(const char *const *keys, bool averages) {
     static const int cuts[] = {1, 4, 6, 11};
-    struct run       r;
-    prepare(&r);
+    struct run       r      = prepare();
     for (; *keys; keys++) give(&r, *keys);
     REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
     for (size_t i = 0; i < CR_COUNT(cuts); i++) {
@@ -94,10 +93,9 @@ static double logged(const struct run *r, const char *name, const char *key) {
 
 /* The logged results of the averages are those of their file, and best.json has the better of both. */
 TEST(averages_are_evaluated) {
-    struct run       r;
+    struct run       r = prepare();
     struct cr_scores raw, ema;
     char             path[SUPPORT_PATH], *text;
-    prepare(&r);
     give(&r, "ema.decay=0.95");
     give(&r, "data.val_images=40");
     REQUIRE_OK(TRAIN(&r, "a", "train.eval_every=0"));
@@ -119,8 +117,7 @@ TEST(averages_are_evaluated) {
 
 /* A resumed run may add averages, and may continue without them. */
 TEST(averages_start_on_request) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=4"));
     REQUIRE_OK(RESUME(&r, "a", "train.steps=8", "ema.decay=0.5"));
     REQUIRE_OK(RESUME(&r, "a", "train.steps=10", "ema.decay=0.5"));

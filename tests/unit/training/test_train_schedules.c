@@ -1,6 +1,7 @@
 /* tests/unit/training/test_train_schedules.c: runs with the schedules acdc and rigl: resume
  * is bitwise identical from every step; the weights before and after each change of the masks are those that the
  * papers define, computed here from checkpoints and from gradients of a network without masks. */
+#include "tests/harness/owned.h"
 #include "tests/harness/train_support.h"
 
 #include "optim/optim.h"
@@ -67,10 +68,8 @@ static struct cr_prune layers_of(const struct state *s) {
  * with all momenta at 0, and the weights that were pruned train again. */
 TEST(acdc_phases) {
     static const char *const keys[] = {ACDC};
-    struct run               plain, r;
+    struct run               plain = prepare(), r = plain;
     struct state             dense, sparse, freed, later, last;
-    prepare(&plain);
-    r = plain;
     for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
     REQUIRE_OK(run_to(&plain, "dense", 2, &dense));
     REQUIRE_OK(run_to(&r, "sparse", 2, &sparse));
@@ -127,17 +126,15 @@ static cr_status keep_one(void *self, const float *grad) {
 /* Gradients of the weights of a checkpoint in a network without masks, on batch `step` of the first epoch. */
 static cr_status dense_gradients(const struct run *plain, const char *folder, int step, struct gradients *g) {
     const struct cr_session_options options = {.train = true, .execute = true, .classes = 3};
-    struct opened                   o;
-    struct cr_dataset              *train = NULL;
-    *g                                    = (struct gradients){.wanted = step};
+    OWNED(opened)                   o       = {0};
+    OWNED(dataset)                  train   = NULL;
+    *g                                      = (struct gradients){.wanted = step};
     CR_TRY(open_session(&o, plain, options, (const char *[]){NULL}));
     g->bytes = cr_param_store_buffer_bytes(&o.session.model.store, CR_BUFFER_GRAD);
     CR_ALLOC(g->grad, g->bytes / sizeof *g->grad);
     cr_status status = cr_session_load_weights(&o.session, folder, true);
     if (status == CR_OK) status = cr_dataset_open(o.config, CR_SPLIT_TRAIN, &train);
     if (status == CR_OK) status = cr_session_gradients(&o.session, train, step + 1, keep_one, g);
-    cr_dataset_close(train);
-    close_session(&o);
     return status;
 }
 
@@ -177,13 +174,11 @@ static void check_layer(const struct cr_param *q, const struct state *before, co
 
 TEST(rigl_moves_by_dense_gradients) {
     static const char *const keys[] = {RIGL};
-    struct run               plain, r;
+    struct run               plain = prepare(), r = plain;
     struct state             first, before, after, next;
     struct gradients         g;
     char                     path[SUPPORT_PATH];
     int64_t                  moved = 0, new = 0, trained = 0;
-    prepare(&plain);
-    r = plain;
     for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
     REQUIRE_OK(run_to(&r, "first", 1, &first));
     REQUIRE_OK(run_to(&r, "before", 2, &before));

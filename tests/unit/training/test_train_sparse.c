@@ -8,22 +8,22 @@
 
 /* A network with 10 % nonzeros in dir/step-1; its configuration is that of pruned_open. */
 static void make_pruned(const struct run *r) {
-    struct pruned p;
+    OWNED(pruned) p = {0};
     REQUIRE_OK(pruned_open(&p, (const char *const[]){"train.device=cpu", NULL}));
     REQUIRE_OK(pruned_prune(&p, 1));
     REQUIRE_OK(pruned_save(&p, r->dir, 1));
-    pruned_close(&p);
 }
 
 static char weights[SUPPORT_PATH + 32]; /* model.weights = the pruned network */
 
 /* Steps of 4 of 26 images: six per epoch. */
-static void begin(struct run *r) {
-    prepare(r);
-    make_pruned(r);
-    give(r, "model.widths=8,16");
-    snprintf(weights, sizeof weights, "model.weights=%s/step-1", r->dir);
-    give(r, weights);
+static struct run begin(void) {
+    struct run r = prepare();
+    make_pruned(&r);
+    give(&r, "model.widths=8,16");
+    snprintf(weights, sizeof weights, "model.weights=%s/step-1", r.dir);
+    give(&r, weights);
+    return r;
 }
 
 static int count_patterns(const struct cr_program *p, enum cr_op_kind kind) {
@@ -34,21 +34,19 @@ static int count_patterns(const struct cr_program *p, enum cr_op_kind kind) {
 
 /* Number of ops of each kind on sparse kernels in the first training program. */
 static void count_rows(const struct run *r, const char *const *more, int *forward, int *dgrad, int *wgrad) {
-    struct opened                   o;
+    OWNED(opened)                   o       = {0};
     const struct cr_session_options options = {
         .train = true, .classes = 3, .masks = true, .masks_from = weights + strlen("model.weights=")};
     REQUIRE_OK(open_session(&o, r, options, more));
     *forward = count_patterns(&o.session.train[0], CR_OP_conv);
     *dgrad   = count_patterns(&o.session.train[0], CR_OP_conv_dgrad);
     *wgrad   = count_patterns(&o.session.train[0], CR_OP_conv_wgrad);
-    close_session(&o);
 }
 #define COUNT(run, ...) count_rows((run), (const char *const[]){__VA_ARGS__, NULL}, &forward, &dgrad, &wgrad)
 
 TEST(sparse_kernels_need_fixed_masks) {
-    struct run r;
+    struct run r = begin();
     int        forward, dgrad, wgrad;
-    begin(&r);
     COUNT(&r, "train.sparse=yes");
     CHECK_INT(forward, 4); /* all 3x3 layers except the first convolution */
     CHECK_INT(wgrad, 4);
@@ -68,7 +66,7 @@ TEST(sparse_kernels_need_fixed_masks) {
 static cr_status values_of(const struct run *r, const char *name, float **value, int64_t *count) {
     const struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .classes = 3};
     char                            path[SUPPORT_PATH];
-    struct opened                   o;
+    OWNED(opened)                   o      = {0};
     struct cr_state_buffers         at     = {0};
     cr_status                       status = open_session(&o, r, options, (const char *[]){NULL});
     text_into(path, "%s/%s/last/model.safetensors", r->dir, name);
@@ -80,32 +78,28 @@ static cr_status values_of(const struct run *r, const char *name, float **value,
         at.value = NULL;
     }
     cr_state_buffers_free(&at);
-    close_session(&o);
     return status;
 }
 
 /* The largest difference of the weights of two runs; zeros must be zeros in both. */
 static double difference(const struct run *r, const char *a, const char *b, int64_t *zeros) {
-    int64_t n = 0, m = 0;
-    float  *x = NULL, *y = NULL;
-    bool    read = values_of(r, a, &x, &n) == CR_OK && values_of(r, b, &y, &m) == CR_OK;
-    double  most = read && x && y && n == m ? 0 : INFINITY;
-    *zeros       = 0;
+    int64_t       n = 0, m = 0;
+    OWNED(floats) x = NULL, y = NULL;
+    bool          read = values_of(r, a, &x, &n) == CR_OK && values_of(r, b, &y, &m) == CR_OK;
+    double        most = read && x && y && n == m ? 0 : INFINITY;
+    *zeros             = 0;
     for (int64_t i = 0; isfinite(most) && i < n; i++) {
         most = fmax(most, (x[i] == 0.0f) != (y[i] == 0.0f) ? INFINITY : fabs((double)x[i] - (double)y[i]));
         *zeros += x[i] == 0.0f;
     }
-    cr_free(x);
-    cr_free(y);
     return most;
 }
 
 TEST(steps_match_dense_kernels) {
     static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
-    struct run               r;
     int64_t                  zeros;
     for (size_t i = 0; i < CR_COUNT(more); i++) {
-        begin(&r);
+        struct run r = begin();
         give(&r, more[i]);
         REQUIRE_OK(TRAIN(&r, "sparse", "train.sparse=yes"));
         REQUIRE_OK(TRAIN(&r, "dense", "train.sparse=no"));
@@ -120,15 +114,13 @@ TEST(steps_match_dense_kernels) {
 }
 
 TEST(resume_is_bitwise_identical) {
-    struct run r;
-    begin(&r);
+    struct run r = begin();
     resumes_bitwise(&r, 12, 2);
 }
 
 /* A run that prunes during training, resumed also after the last pruning: it stays on its initial kernels. */
 TEST(resume_after_gradual_pruning) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     give(&r, "model.widths=8,16");
     give(&r, "prune.sparsity=0.9");
     give(&r, "prune.end=1");

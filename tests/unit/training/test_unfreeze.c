@@ -5,8 +5,7 @@
 /* The run equals the one that is stopped after an epoch (`first`) and then continues with `rest` frozen. */
 static void check_by_hand(const char *freeze, const char *unfreeze, const char *rest, const char *extra,
                           const char *first) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     give(&r, extra);
     REQUIRE_OK(TRAIN(&r, "gradual", freeze, unfreeze));
     REQUIRE_OK(TRAIN(&r, "hand", freeze, first));
@@ -35,8 +34,7 @@ TEST(resume_is_bitwise) {
 
 /* An epoch need not end with a checkpoint. */
 TEST(checkpoints_may_be_rare) {
-    struct run r;
-    prepare(&r);
+    struct run r = prepare();
     give(&r, "model.freeze=stem");
     give(&r, "model.unfreeze=1");
     REQUIRE_OK(TRAIN(&r, "rare", "train.save_every=5"));

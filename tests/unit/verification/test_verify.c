@@ -4,6 +4,7 @@
  * tests/checkops/selftest/checkops_selftest.c. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/inference_support.h"
+#include "tests/harness/owned.h"
 #include "verification/verify.h"
 
 #include <math.h>
@@ -11,15 +12,29 @@
 /* ---- one op ---- */
 
 struct dot {
+    struct cr_device     *cpu;
     struct cr_param_store store;
     struct cr_program     p;
     float                 x[64], w[64];
     double                want, magnitude;
 };
 
+static struct cr_device *open_cpu(bool ref_only) {
+    const struct cr_device_options options = {.ref_only = ref_only};
+    struct cr_device              *device  = NULL;
+    if (cr_device_open(CR_DEVICE_CPU, &options, &device) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    return device;
+}
+
+static void dot_close(struct dot *d) {
+    cr_program_free(&d->p);
+    cr_device_close(d->cpu);
+}
+OWNABLE(dot, struct dot, dot_close(x))
+
 /* A dense op of one output: y = sum x w + 0, x w of both signs. */
 static void dot_open(struct dot *d) {
-    *d              = (struct dot){0};
+    *d              = (struct dot){.cpu = open_cpu(true)};
     struct cr_op op = cr_op_make(CR_OP_dense, CR_NONE);
     cr_program_init(&d->p, "dot", &d->store);
     op.in[CR_IN_dense_x] = cr_tensor_add(&d->p, "x", CR_F32, CR_REGION_POOL, 1, 1, 1, 64);
@@ -34,22 +49,15 @@ static void dot_open(struct dot *d) {
     }
 }
 
-static struct cr_verify_result dot_verify(struct dot *d, struct cr_device *cpu, enum cr_math math, double got) {
+static struct cr_verify_result dot_verify(struct dot *d, enum cr_math math, double got) {
     const float                zero = 0, y = (float)got;
     const struct cr_step_block step                = {0};
     const struct cr_verify_io  io                  = {.in = {d->x, d->w, &zero}};
     const void *const          outs[CR_OP_OUT_MAX] = {&y};
     struct cr_verify_result    r                   = {0};
-    if (cr_verify_op(cpu, &d->p, &d->p.op[0], math, &step, &io, outs, &r) != CR_OK)
+    if (cr_verify_op(d->cpu, &d->p, &d->p.op[0], math, &step, &io, outs, &r) != CR_OK)
         TEST_FAIL_("%s", cr_error_message());
     return r;
-}
-
-static struct cr_device *open_cpu(bool ref_only) {
-    const struct cr_device_options options = {.ref_only = ref_only};
-    struct cr_device              *device  = NULL;
-    if (cr_device_open(CR_DEVICE_CPU, &options, &device) != CR_OK) TEST_FAIL_("%s", cr_error_message());
-    return device;
 }
 
 /* Half the distance between neighbours around x, of numbers with this many significant bits. */
@@ -72,31 +80,27 @@ static double allowed(const struct dot *d, enum cr_math math) {
 /* Just inside the bound of its math mode a result is correct, just outside it is not. */
 TEST(bound_of_a_dot_product) {
     static const enum cr_math maths[] = {CR_MATH_F32, CR_MATH_TF32, CR_MATH_F16, CR_MATH_BF16};
-    struct cr_device         *cpu     = open_cpu(true);
-    struct dot                d;
+    OWNED(dot)                d       = {0};
     dot_open(&d);
     CHECK_NEAR(cr_verify_terms(&d.p, &d.p.op[0], 0), 66, 2);
     for (size_t i = 0; i < CR_COUNT(maths); i++) {
         const double bound = allowed(&d, maths[i]);
         for (int sign = -1; sign <= 1; sign += 2) {
-            struct cr_verify_result inside  = dot_verify(&d, cpu, maths[i], d.want + sign * 0.97 * bound);
-            struct cr_verify_result outside = dot_verify(&d, cpu, maths[i], d.want - sign * 1.03 * bound);
+            struct cr_verify_result inside  = dot_verify(&d, maths[i], d.want + sign * 0.97 * bound);
+            struct cr_verify_result outside = dot_verify(&d, maths[i], d.want - sign * 1.03 * bound);
             CHECK(inside.ok && inside.worst > 0.9 && inside.worst <= 1);
             CHECK(!outside.ok && outside.worst > 1);
             CHECK_NEAR(outside.want, d.want, 1e-12);
             CHECK_NEAR(outside.bound, bound, 0.02 * bound);
         }
     }
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, d.want * (1 + 1e-6)).ok);
-    CHECK(dot_verify(&d, cpu, CR_MATH_F64, d.want).ok);
-    cr_program_free(&d.p);
-    cr_device_close(cpu);
+    CHECK(!dot_verify(&d, CR_MATH_F64, d.want * (1 + 1e-6)).ok);
+    CHECK(dot_verify(&d, CR_MATH_F64, d.want).ok);
 }
 
 /* Tensor cores that multiply f16 do not round their operands: an error of tf32 rounding is too large for them. */
 TEST(only_tf32_may_round_operands) {
-    struct cr_device *cpu = open_cpu(true);
-    struct dot        d;
+    OWNED(dot) d = {0};
     dot_open(&d);
     d.x[63] += 0.123f;                                         /* so that the sum is not a 16-bit number */
     for (int i = 0; i < 64; i++) d.w[i] = d.x[i] > 0 ? 1 : -1; /* all terms have the same sign: A is the result */
@@ -104,64 +108,55 @@ TEST(only_tf32_may_round_operands) {
     for (int i = 0; i < 64; i++) d.want += fabs((double)d.x[i]);
     d.magnitude      = d.want;
     const double cut = d.want * (1 - 0.9 * 0x1p-9);
-    CHECK(dot_verify(&d, cpu, CR_MATH_TF32, cut).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F16, cut).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, cut).ok);
-    CHECK(dot_verify(&d, cpu, CR_MATH_F16, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
-    cr_program_free(&d.p);
-    cr_device_close(cpu);
+    CHECK(dot_verify(&d, CR_MATH_TF32, cut).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F16, cut).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, cut).ok);
+    CHECK(dot_verify(&d, CR_MATH_F16, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
 }
 
 /* An operand below the normal floats may count as 0 in a product, in every math mode. */
 TEST(denormals_may_be_flushed_in_products) {
-    struct cr_device *cpu = open_cpu(true);
-    struct dot        d;
+    OWNED(dot) d = {0};
     dot_open(&d);
     for (int i = 0; i < 64; i++) {
         d.x[i] = 0;
         d.w[i] = 1e4f;
     }
     d.x[9] = 0x1p-127f;
-    CHECK(dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
-    CHECK(dot_verify(&d, cpu, CR_MATH_TF32, 0).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, 0).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0x1p-100).ok);
+    CHECK(dot_verify(&d, CR_MATH_F32, 0).ok);
+    CHECK(dot_verify(&d, CR_MATH_TF32, 0).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F64, 0).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, 0x1p-100).ok);
     d.x[9] = 0x1p-90f; /* not small: to lose it is wrong */
-    CHECK(!dot_verify(&d, cpu, CR_MATH_TF32, 0).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
-    cr_program_free(&d.p);
-    cr_device_close(cpu);
+    CHECK(!dot_verify(&d, CR_MATH_TF32, 0).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, 0).ok);
 }
 
 TEST(nan_and_infinity_by_position) {
-    struct cr_device *cpu = open_cpu(true);
-    struct dot        d;
+    OWNED(dot) d = {0};
     dot_open(&d);
-    struct cr_verify_result r = dot_verify(&d, cpu, CR_MATH_F32, NAN);
+    struct cr_verify_result r = dot_verify(&d, CR_MATH_F32, NAN);
     CHECK(!r.ok && r.nonfinite == 1);
     d.x[5] = INFINITY;
-    CHECK(dot_verify(&d, cpu, CR_MATH_F32, INFINITY).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, -INFINITY).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 3e38).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, NAN).ok);
+    CHECK(dot_verify(&d, CR_MATH_F32, INFINITY).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, -INFINITY).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, 3e38).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, NAN).ok);
     d.x[5] = NAN;
-    CHECK(dot_verify(&d, cpu, CR_MATH_F32, NAN).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
+    CHECK(dot_verify(&d, CR_MATH_F32, NAN).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, 0).ok);
     /* Terms that cancel, each near the largest float: partial sums in float may overflow, in double they may not. */
     for (int i = 0; i < 64; i++) {
         d.x[i] = i % 2 ? 3e38f : -3e38f;
         d.w[i] = 1;
     }
-    CHECK(dot_verify(&d, cpu, CR_MATH_F32, INFINITY).ok);
-    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, INFINITY).ok);
-    cr_program_free(&d.p);
-    cr_device_close(cpu);
+    CHECK(dot_verify(&d, CR_MATH_F32, INFINITY).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F64, INFINITY).ok);
 }
 
 TEST(failing_memory) {
-    struct cr_device *cpu = open_cpu(true);
-    struct dot        d;
+    OWNED(dot) d = {0};
     dot_open(&d);
     const float                zero = 0, y = (float)d.want;
     const struct cr_step_block step                = {0};
@@ -170,10 +165,8 @@ TEST(failing_memory) {
     struct cr_verify_result    r                   = {0};
     for_each_failing_alloc(f, .least = 4) {
         failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_verify_op(cpu, &d.p, &d.p.op[0], CR_MATH_F32, &step, &io, outs, &r));
+        failing_alloc_end(&f, cr_verify_op(d.cpu, &d.p, &d.p.op[0], CR_MATH_F32, &step, &io, outs, &r));
     }
-    cr_program_free(&d.p);
-    cr_device_close(cpu);
 }
 
 /* Every op kind has a verification rule and a reduction length. */
@@ -219,16 +212,14 @@ static cr_status run_open(struct net *n, bool fuse, enum cr_dtype real) {
 
 static void whole_program(bool fuse, enum cr_dtype real) {
     const struct cr_step_block step    = {.lr = 0.1f, .momentum = 0.9f};
-    struct cr_device          *cpu     = open_cpu(true);
+    OWNED(device)              cpu     = open_cpu(true);
     int                        checked = 0;
     double                     worst   = 0;
-    struct net                 n;
+    OWNED(net)                 n       = {0};
     REQUIRE_OK(run_open(&n, fuse, real));
     CHECK_STATUS(cr_verify_program(cpu, n.device, n.exec, &n.program, &step, &checked, &worst), CR_OK);
     CHECK_INT(checked, n.program.ops);
     CHECK(checked > 40 && worst > 0 && worst <= 1);
-    net_close(&n);
-    cr_device_close(cpu);
 }
 TEST(whole_programs) {
     whole_program(false, CR_F32);
@@ -247,12 +238,12 @@ static cr_status wrong_pool(struct cr_device *device, const struct cr_call *call
 
 TEST(first_wrong_op_is_named) {
     const struct cr_step_block step = {.lr = 0.1f};
-    struct cr_device          *cpu  = open_cpu(true);
+    OWNED(device)              cpu  = open_cpu(true);
     static struct cr_kernel    wrong;
     const struct cr_kernel    *kernels[300] = {NULL};
-    struct net                 n;
-    int                        checked = 0;
-    double                     worst   = 0;
+    OWNED(net)                 n            = {0};
+    int                        checked      = 0;
+    double                     worst        = 0;
     REQUIRE_OK(run_open(&n, false, CR_F32));
     for (int i = 0; n.device->kernels[i]; i++) kernels[i] = n.device->kernels[i];
     for (int i = 0; i < n.program.ops; i++) {
@@ -272,6 +263,4 @@ TEST(first_wrong_op_is_named) {
     CHECK_HAS(cr_error_message(), "avgpool.y");
     CHECK_HAS(cr_error_message(), "element 3");
     CHECK(checked > 10 && checked < n.program.ops);
-    net_close(&n);
-    cr_device_close(cpu);
 }

@@ -15,16 +15,19 @@ struct tiny { /* an op on [1,1,1,C] data, C at most 8 */
     double                in[CR_OP_IN_MAX][24], out[CR_OP_OUT_MAX][24]; /* room for 24 elements of any type */
 };
 
-static void tiny_open(struct tiny *t, enum cr_op_kind kind, enum cr_dtype real) {
-    const struct cr_device_options options = {.threads = 1, .ref_only = true};
-    *t                                     = (struct tiny){.op = cr_op_make(kind, CR_NONE)};
-    if (cr_device_open(CR_DEVICE_CPU, &options, &t->cpu) != CR_OK) TEST_FAIL_("%s", cr_error_message());
-    cr_program_init(&t->p, "tiny", &t->store);
-    t->p.real = real;
-}
 static void tiny_close(struct tiny *t) {
     cr_program_free(&t->p);
     cr_device_close(t->cpu);
+}
+OWNABLE(tiny, struct tiny, tiny_close(x))
+
+static void tiny_open(struct tiny *t, enum cr_op_kind kind, enum cr_dtype real) {
+    const struct cr_device_options options = {.threads = 1, .ref_only = true};
+    tiny_close(t);
+    *t = (struct tiny){.op = cr_op_make(kind, CR_NONE)};
+    if (cr_device_open(CR_DEVICE_CPU, &options, &t->cpu) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    cr_program_init(&t->p, "tiny", &t->store);
+    t->p.real = real;
 }
 
 static void put(struct tiny *t, int slot, enum cr_dtype dtype, int64_t rows, int64_t C, const double *values) {
@@ -82,26 +85,22 @@ static void conv_open(struct tiny *t, double x, double scale, double bias, bool 
 
 TEST(act_near_a_tie_may_round_up_or_down) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
-    struct tiny  t;
+    OWNED(tiny)  t = {0};
     conv_open(&t, x, (double)(float)(middle / x), 0, false); /* x*scale is the middle except for a rounding */
     CHECK(accepted(&t, 0, 0, 1.5) && accepted(&t, 0, 0, 1.5 + step));
     CHECK(!accepted(&t, 0, 0, 1.5 - 2 * step) && !accepted(&t, 0, 0, 1.5 + 3 * step));
-    tiny_close(&t);
     conv_open(&t, 1, middle, 0, false); /* exactly the middle: rounds to even */
     CHECK(accepted(&t, 0, 0, 1.5) && !accepted(&t, 0, 0, 1.5 + step));
-    tiny_close(&t);
     conv_open(&t, x, (double)(float)((1.5 + 0.7 * step) / x), 0, false); /* well above it */
     CHECK(!accepted(&t, 0, 0, 1.5) && accepted(&t, 0, 0, 1.5 + step));
-    tiny_close(&t);
     conv_open(&t, 3, 1, -4, false);
     CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, -1) && !accepted(&t, 0, 0, 0x1p-20));
-    tiny_close(&t);
 }
 
 /* Two channels in a row make a number that f16 cannot represent: the sums may use either rounding. */
 TEST(sums_of_rounded_numbers_are_accepted) {
     const double step = 0x1p-10, y = 1 + step / 4;
-    struct tiny  t;
+    OWNED(tiny)  t = {0};
     tiny_open(&t, CR_OP_conv, CR_F16);
     PUT(&t, CR_IN_conv_x, CR_F16, 1, 2, 1, 1);
     PUT(&t, CR_IN_conv_w, CR_F16, 1, 2, 1, step / 4);
@@ -113,7 +112,6 @@ TEST(sums_of_rounded_numbers_are_accepted) {
     CHECK(accepted(&t, CR_OUT_conv_sums, 1, y * y) && accepted(&t, CR_OUT_conv_sums, 1, 1));
     CHECK(!accepted(&t, CR_OUT_conv_sums, 0, 1 + 4 * step) && !accepted(&t, CR_OUT_conv_sums, 1, 1 - 6 * step) &&
           !accepted(&t, CR_OUT_conv_sums, 0, 0));
-    tiny_close(&t);
 }
 
 /* dx = g, masked by x*scale + bias > 0. */
@@ -129,24 +127,19 @@ static void relu_mask_open(struct tiny *t, double x, double scale, double bias) 
 
 TEST(relu_masks_near_zero_may_be_0_or_1) {
     const double x = (double)1.1f, scale = (double)1.3f;
-    struct tiny  t;
+    OWNED(tiny)  t = {0};
     relu_mask_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 except for a rounding */
     CHECK(accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5) && !accepted(&t, 0, 0, 11));
     CHECK(!accepted(&t, 0, 0, 2.5) && !accepted(&t, 0, 0, 4.999) &&
           !accepted(&t, 0, 0, -1e-3)); /* one or the other, not between */
-    tiny_close(&t);
     relu_mask_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
     CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
-    tiny_close(&t);
     relu_mask_open(&t, x, scale, (double)(float)(-x * scale * 0.9999));
     CHECK(!accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5));
-    tiny_close(&t);
     relu_mask_open(&t, 0, scale, 0); /* exactly 0 is not above 0 */
     CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
-    tiny_close(&t);
     relu_mask_open(&t, 2, 0.75, -1.5);
     CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
-    tiny_close(&t);
 }
 
 /* dx = 3*dy where (x - mean)*rstd*gamma + beta > 0; grad_sums are the sums of dx and dx*xhat. */
@@ -170,7 +163,7 @@ TEST(masked_gradients_are_all_or_zero) {
     const double x = (double)1.1f, mean = (double)0.3f, rstd = (double)1.7f, gamma = (double)1.3f,
                  pre = (x - mean) * rstd * gamma;
     const int   dx = CR_OUT_conv_dgrad_dx, grad_sums = CR_OUT_conv_dgrad_grad_sums;
-    struct tiny t;
+    OWNED(tiny) t = {0};
     dgrad_open(&t, x, mean, rstd, gamma, (double)(float)-pre); /* 0 except for a rounding */
     CHECK(accepted(&t, dx, 0, 0) && ratio < 0.5);
     CHECK(accepted(&t, dx, 0, 15) && ratio < 0.5);
@@ -178,18 +171,15 @@ TEST(masked_gradients_are_all_or_zero) {
           !accepted(&t, dx, 0, -15));
     CHECK(accepted(&t, grad_sums, 0, 0) && accepted(&t, grad_sums, 0, 15) && ratio < 0.5);
     CHECK(!accepted(&t, grad_sums, 0, 14.9) && !accepted(&t, grad_sums, 0, 7.5) && !accepted(&t, grad_sums, 0, 1e-3));
-    tiny_close(&t);
     dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 1.0001));
     CHECK(accepted(&t, dx, 0, 0) && !accepted(&t, dx, 0, 15));
-    tiny_close(&t);
     dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 0.9999));
     CHECK(!accepted(&t, dx, 0, 0) && accepted(&t, dx, 0, 15));
-    tiny_close(&t);
 }
 
 TEST(masks_are_verified_bit_by_bit) {
     const float x = 1.1f, scale = 1.3f;
-    struct tiny t;
+    OWNED(tiny) t = {0};
     tiny_open(&t, CR_OP_bn_apply, CR_F32);
     PUT(&t, CR_IN_bn_apply_x, CR_F32, 1, 8, 1, -1, 0, (double)x, 2, -2, 0, 3);
     const double edge = (double)(float)(-(double)x * (double)scale);
@@ -202,12 +192,11 @@ TEST(masks_are_verified_bit_by_bit) {
     CHECK(accepted(&t, CR_OUT_bn_apply_mask, 0, 0x91) && accepted(&t, CR_OUT_bn_apply_mask, 0, 0x99));
     for (int bit = 0; bit < 8; bit++)
         if (bit != 3) CHECK(!accepted(&t, CR_OUT_bn_apply_mask, 0, 0x91 ^ (1 << bit)));
-    tiny_close(&t);
 }
 
 /* The index of a pooled act is free where another tap is as large, except for a rounding. */
 static void pool_index(double first, double second, double scale, double bias, bool other_is_accepted) {
-    struct tiny t;
+    OWNED(tiny) t = {0};
     tiny_open(&t, CR_OP_maxpool, CR_F16);
     t.op.in[CR_IN_maxpool_x] = cr_tensor_add(&t.p, "x", CR_F16, CR_REGION_POOL, 1, 2, 2, 1);
     for (int i = 0; i < 4; i++) cr_number_store(CR_F16, t.in[0], i, (const double[]){first, second, -9, -9}[i]);
@@ -220,7 +209,6 @@ static void pool_index(double first, double second, double scale, double bias, b
     const double winner = ((const uint8_t *)t.out[CR_OUT_maxpool_index])[0];
     CHECK(accepted(&t, CR_OUT_maxpool_index, 0, winner));
     CHECK(accepted(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_accepted);
-    tiny_close(&t);
 }
 TEST(pooled_index_of_equal_values_is_free) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;

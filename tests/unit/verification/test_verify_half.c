@@ -1,5 +1,6 @@
 /* tests/unit/verification/test_verify_half.c: verification of 16-bit tensors: where a kernel may round, where it must
  * not, and which results must be infinite. Ops have one element, so that every bound can be written here. */
+#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
@@ -53,8 +54,8 @@ static void wgrad_open(struct single *s, enum cr_dtype dtype, double x, double d
 
 /* The sum may be rounded to 16 bits before it is added to the f32 tensor; the previous value may not. */
 TEST(sum_may_be_rounded_to_16_bits) {
-    struct cr_device *cpu = open_cpu();
-    struct single     s;
+    OWNED(device) cpu = open_cpu();
+    struct single s;
     wgrad_open(&s, CR_F16, 1 + 0x1p-10, 1 + 0x1p-10, 10); /* the product is 1 + 2^-9 + 2^-20 */
     CHECK(single_accepted(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-20));
     CHECK(single_accepted(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-11));
@@ -77,7 +78,6 @@ TEST(sum_may_be_rounded_to_16_bits) {
     CHECK(single_accepted(&s, cpu, CR_MATH_F16, 0) && single_accepted(&s, cpu, CR_MATH_F16, 0x1p-26));
     CHECK(!single_accepted(&s, cpu, CR_MATH_F32, 0));
     cr_program_free(&s.p);
-    cr_device_close(cpu);
 }
 
 static void unary_open(struct single *s, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x,
@@ -125,17 +125,16 @@ TEST(cast_is_exact) {
         {CR_F16, NAN, NAN, 1},
         {CR_BF16, INFINITY, INFINITY, NAN},
     };
-    struct cr_device *cpu = open_cpu();
+    OWNED(device) cpu = open_cpu();
     for (size_t i = 0; i < CR_COUNT(casts); i++) {
         CHECK(unary_accepted(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].want));
         CHECK(!unary_accepted(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].wrong));
     }
-    cr_device_close(cpu);
 }
 
 /* f32 arithmetic on 16-bit data rounds once, at the end: neighbours of the correct number are wrong. */
 TEST(f32_math_rounds_once_to_16_bits) {
-    struct cr_device *cpu = open_cpu();
+    OWNED(device) cpu = open_cpu();
     CHECK(unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1 + 0x1p-10));
     CHECK(!unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1)); /* truncated */
     CHECK(unary_accepted(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3 + 0x1p-6));
@@ -144,5 +143,4 @@ TEST(f32_math_rounds_once_to_16_bits) {
     CHECK(!unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 65504, 65504, 65504));
     CHECK(!unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 65472, 16, INFINITY));
     CHECK(!unary_accepted(cpu, CR_OP_relu, CR_F16, CR_F16, 1 + 0x1p-10, 0, 1));
-    cr_device_close(cpu);
 }
