@@ -1,4 +1,4 @@
-/* tests/unit/compiler/test_plan_memory.c: the memory planner: cases by hand, thousands of random instances verified by
+/* tests/unit/compiler/test_plan_memory.c: the memory planner: thousands of random instances verified by
  * an independent check, optimal plans by brute force, real networks, storage reused in place. */
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/owned.h"
@@ -26,28 +26,6 @@ static void random_intervals(struct cr_rng *rng, struct cr_interval *interval, i
         interval[i] = (struct cr_interval){
             .lower = lower, .upper = lower + length, .size = (size_t)draw(rng, 0, size), .offset = 12345};
     }
-}
-
-TEST(case_by_hand) {
-    /* Largest first: B at 0, A above it; C fits the gap that B leaves; D lies on A only where A has ended. */
-    struct cr_interval interval[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
-    size_t             peak, bound;
-    REQUIRE_OK(cr_plan_intervals(interval, 4, 10, &peak, &bound));
-    CHECK_INT(interval[1].offset, 0);
-    CHECK_INT(interval[2].offset, 0);
-    CHECK_INT(interval[0].offset, 50);
-    CHECK_INT(interval[3].offset, 40);
-    CHECK_INT(peak, 80);
-    CHECK_INT(bound, 80);
-}
-
-TEST(alignment_counts) {
-    struct cr_interval interval[] = {{0, 1, 1, 0}, {0, 1, 65, 0}, {0, 1, 64, 0}};
-    size_t             peak, bound;
-    REQUIRE_OK(cr_plan_intervals(interval, 3, 64, &peak, &bound));
-    CHECK_INT(bound, 64 + 128 + 64);
-    CHECK_INT(peak, bound);
-    CHECK(intervals_valid(interval, 3, 64, peak));
 }
 
 TEST(empty_intervals) {
