@@ -162,6 +162,12 @@ int cr_fs_memory_file(const void *bytes, size_t count) {
     return fd;
 }
 
+size_t cr_path_length(const char *path) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') length--;
+    return length;
+}
+
 cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);

@@ -43,6 +43,11 @@ def main():
     good("training", "train", "tiny.ini", "-o", "net")
     good("export", "export", "net", "--onnx", "net.onnx", "--fold")
 
+    os.mkdir("blank")  # a name that begins with a blank: the table names the file
+    shutil.copy(next(os.path.join(place, names[0]) for place, _, names in os.walk("set/val") if names), "blank/ a.png")
+    good("blanks", "features", "net", "blank", "-o", "blank/x.npy")
+    good("blanks in a list", "features", "net", "blank/x.csv", "-o", "blank/y.npy")
+
     good("a folder", "features", "net", "set", "-o", "x.npy")
     names = rows("x.csv")
     files = sorted(os.path.relpath(os.path.join(at, f), "set") for at, _, found in os.walk("set") for f in found if f.endswith(".png"))

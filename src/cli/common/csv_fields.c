@@ -15,7 +15,9 @@ static bool is_formula(const char *text) {
 }
 
 static void add_field(struct cr_text *out, const char *prefix, const char *text) {
-    const char    *quote = text[strcspn(text, ",\"\r\n")] ? "\"" : "";
+    const char    *blank = text + strcspn(text, " \t"); /* readers leave out blanks around fields */
+    const bool     outer = *blank && (blank == text || strchr(" \t", text[strlen(text) - 1]));
+    const char    *quote = outer || text[strcspn(text, ",\"\r\n")] ? "\"" : "";
     struct cr_text valid = {0};
     cr_text_add_utf8(&valid, text);
     out->failed |= valid.failed;

@@ -63,12 +63,11 @@ static cr_status open_run(struct cr_compress *c) {
 
 /* OUT, without a slash at its end. */
 static cr_status name_folders(struct cr_compress *c) {
-    const char *given  = c->args->value[CR_OPT_OUTPUT];
-    const char *source = given ? given : c->args->operand[0];
-    size_t      length = strlen(source);
-    while (length > 1 && source[length - 1] == '/') length--;
-    c->root = cr_arena_printf(&c->arena, "%.*s%s", (int)length, source, given ? "" : "-compressed");
-    c->ini  = c->root ? cr_arena_printf(&c->arena, "%s/compress.ini", c->root) : NULL;
+    const char  *given  = c->args->value[CR_OPT_OUTPUT];
+    const char  *source = given ? given : c->args->operand[0];
+    const size_t length = cr_path_length(source);
+    c->root             = cr_arena_printf(&c->arena, "%.*s%s", (int)length, source, given ? "" : "-compressed");
+    c->ini              = c->root ? cr_arena_printf(&c->arena, "%s/compress.ini", c->root) : NULL;
     return c->ini ? CR_OK : CR_NO_MEMORY(CR_PATH_MAX);
 }
 

@@ -27,9 +27,8 @@ struct features {
 /* ---- images ---- */
 
 static cr_status find_in_folder(const char *folder, struct features *f) {
-    size_t length = strlen(folder);
-    while (length > 1 && folder[length - 1] == '/') length--;
-    f->root = folder;
+    const size_t length = cr_path_length(folder);
+    f->root             = folder;
     CR_TRY(cr_folder_images(folder, &f->arena, &f->files, &f->count));
     for (int64_t i = 0; i < f->count; i++) f->files[i] += length + strspn(f->files[i] + length, "/");
     return CR_OK;

@@ -45,13 +45,12 @@ static const char *folder_name(struct cr_finetune *f) {
 
 static cr_status name_files(struct cr_finetune *f) {
     const char *given = f->given->train.output;
-    size_t      length;
-    f->run = *given ? cr_arena_printf(&f->arena, "%s", given)
-                    : cr_arena_printf(&f->arena, "checkpoints/finetune-%s", folder_name(f));
+    f->run            = *given ? cr_arena_printf(&f->arena, "%s", given)
+                               : cr_arena_printf(&f->arena, "checkpoints/finetune-%s", folder_name(f));
     if (!f->run) return CR_NO_MEMORY(CR_PATH_MAX);
-    for (length = strlen(f->run); length > 1 && f->run[length - 1] == '/';) length--;
-    f->first = cr_arena_printf(&f->arena, "%.*s", (int)length, f->run);
-    f->ini   = cr_arena_printf(&f->arena, "%.*s.ini", (int)length, f->run);
+    const size_t length = cr_path_length(f->run);
+    f->first            = cr_arena_printf(&f->arena, "%.*s", (int)length, f->run);
+    f->ini              = cr_arena_printf(&f->arena, "%.*s.ini", (int)length, f->run);
     return f->first && f->ini ? CR_OK : CR_NO_MEMORY(CR_PATH_MAX);
 }
 

@@ -27,8 +27,7 @@ struct edits {
 /* ---- the lists ---- */
 
 static const char *without(const char *folder, const char *file) {
-    size_t length = strlen(folder);
-    while (length > 1 && folder[length - 1] == '/') length--;
+    const size_t length = cr_path_length(folder);
     if (!length || strncmp(file, folder, length) != 0 || file[length] != '/') return file;
     return file + length + strspn(file + length, "/");
 }
@@ -51,7 +50,7 @@ static cr_status read_list(struct edits *e, enum list list, const char *path) {
     if (list == LABELS) CR_TRY(cr_csv_table_column(t, "label", &label));
     for (int64_t i = 1; i < t->rows; i++) {
         const char *const *cell = t->cell + i * t->columns;
-        if (!*cell[file] || !*cell[label])
+        if (!*cell[file] || (list == LABELS && !*cell[label]))
             return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the %s is empty", path, (long long)t->line[i],
                            *cell[file] ? "label" : "name of the file");
         CR_GROW(e->row, e->count, e->capacity, 1024);

@@ -216,9 +216,8 @@ cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char 
     struct cr_folder_traversal *t      = cr_alloc(1, sizeof *t);
     const char                **list;
     cr_status                   status = CR_OK;
-    size_t                      length = strlen(path);
+    const size_t                length = cr_path_length(path);
     if (!t) return CR_NO_MEMORY(sizeof *t);
-    while (length > 1 && path[length - 1] == '/') length--;
     if (length + 2 >= sizeof t->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", path);
     memcpy(t->path, path, length);
     CR_TRY_OUT(cr_folder_resolve(t, path));
