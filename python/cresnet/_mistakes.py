@@ -112,6 +112,9 @@ class Errors:
         if os.path.isdir(folder) and os.listdir(folder):
             raise ArgumentError(f"{folder}: the folder is not empty", "argument")
         reader = self._reader()
+        gone = [mistake.file for mistake in self if not reader.exists(mistake.file)]
+        if gone:
+            raise ArgumentError(f"{gone[0]} is not there ({len(gone)} of {len(self)} images are missing): nothing was copied", "argument")
         for mistake in self:
             place = os.path.join(folder, _file_name(mistake.label), _file_name(mistake.predicted))
             os.makedirs(place, exist_ok=True)

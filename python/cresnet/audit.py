@@ -48,7 +48,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     try:
         audit(options.images, options.run, output=options.output, folds=options.folds, config=options.config, seed=options.seed, threads=options.threads,
               progress=not options.quiet, **{name: value for name, value in keys.items() if value is not None})
-    except CresnetError as error:
+    except (CresnetError, ImportError) as error:  # ImportError: no library of the program
         print(f"audit: {error}", file=sys.stderr)
         return 1
     except OSError as error:

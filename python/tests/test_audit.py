@@ -23,6 +23,7 @@ needs_extra = unittest.skipUnless(EXTRA, "no faiss, Pillow and scikit-learn")
 if EXTRA:
     from PIL import Image, ImageEnhance
 
+    from cresnet._inspect.program import in_order
     from cresnet._inspect.reading import Reader
 
 
@@ -37,7 +38,7 @@ def scene(seed, side=96):
 
 
 def rows_of(path):
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -300,6 +301,24 @@ class Audit(unittest.TestCase):
 
 
 class WithoutExtra(unittest.TestCase):
+    def test_names(self):
+        """Names of images and classes that lists, tables and spreadsheets treat in another way."""
+        odd, rows = [b"=a;b/=1.png", b" c, d/n\xff.png"], np.arange(4, dtype=np.float32).reshape(2, 2)
+        for name in odd:
+            os.makedirs(os.path.join(b"names", os.path.dirname(name)), exist_ok=True)
+            for number in range(8):
+                scene(number + 50 * odd.index(name)).save(os.fsdecode(os.path.join(b"names", name.replace(b".png", b".png" if not number else b"%d.png" % number))))
+        got = in_order(["./=a;b/=1.png", " c, d/n\ufffd.png"], rows, [os.fsdecode(name) for name in odd], "rows")
+        np.testing.assert_array_equal(got, rows)
+        reader = Reader("names")
+        self.assertEqual(reader.path(" c, d/n\ufffd.png"), os.path.join("names", os.fsdecode(odd[1])))
+        found = cresnet.audit("names", output="names-audit", folds=2, epochs=1, progress=False)
+        self.assertEqual(len(rows_of("names-audit/ranking.csv")), 16)
+        os.rename("names/=a;b/=1.png", "names/=a;b/1\n2.png")
+        with self.assertRaisesRegex(cresnet.ArgumentError, "line break"):
+            cresnet.audit("names", output="names-audit", folds=2, epochs=1, progress=False)
+        self.assertEqual(found.images, 16)
+
     def test_missing(self):
         os.makedirs("empty/a", exist_ok=True)
         code = "import sys; sys.modules['faiss'] = None; sys.modules['PIL'] = None; import cresnet; cresnet.audit('empty')"

@@ -63,6 +63,18 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(cresnet.ArgumentError, "not empty"):
             self.errors.copy_to("sorted")
 
+    def test_gone(self):
+        """A dataset that was moved: one error, and nothing is copied."""
+        errors = self.run_.errors()
+        places = errors._all.files
+        errors._all.files = [name + ".gone" for name in places]
+        try:
+            with self.assertRaisesRegex(cresnet.ArgumentError, "is not there .*nothing was copied"):
+                errors.copy_to("gone")
+        finally:
+            errors._all.files = places
+        self.assertFalse(os.path.exists("gone"))
+
     def test_gallery(self):
         page = self.errors.gallery("gallery", explain=2, progress=False)
         with open("gallery/data.js", encoding="utf-8") as file:

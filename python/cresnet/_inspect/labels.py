@@ -19,7 +19,7 @@ from .._run import Run, train
 from .extra import extra
 from .listing import Listing
 from .neighbours import normalised
-from .program import Floats, predictions, stored_setting
+from .program import Floats, predictions, shown, stored_setting
 from .reading import Reader
 
 _SMALL = 64  # pixels: up to this size images are used as they are
@@ -140,10 +140,10 @@ def out_of_fold(listing: Listing, reader: Reader, fold: npt.NDArray[np.int64], s
         run = _trained(folder, config, {"data_root": data, "data_kind": kind, **_fold_keys(short_side, keys)})
         flipped = float(stored_setting(run.path, "data", "hflip") or 0) > 0  # a mean with the mirrored image is more accurate
         found = predictions(run.path, tta="flip" if flipped else None)
-        if found.classes != listing.classes:
+        if found.classes != (listing.classes if kind == "packed" else [_class(label) for label in range(len(listing.classes))]):
             raise CresnetError(f"fold {each}: the network has other classes than the dataset")
-        places = {name: place for name, place in zip(_fold_names(data, listing, held), held)}
-        probabilities[[places[name] for name in found.files]] = found.probabilities
+        places = {shown(name): place for name, place in zip(_fold_names(data, listing, held), held)}
+        probabilities[[places[shown(name)] for name in found.files]] = found.probabilities
     return probabilities
 
 
@@ -190,9 +190,18 @@ def _write_fold(data: str, listing: Listing, reader: Reader, kept: npt.NDArray[n
             pixels = np.stack([np.asarray(reader.open(listing.files[place])) for place in places])
             write(os.path.join(data, f"{name}.crpk"), pixels, listing.labels[places].astype(np.int64), listing.classes)
         else:
+            for place in places:
+                if "\n" in listing.files[place] or "\r" in listing.files[place]:
+                    raise ArgumentError(f"{listing.files[place]!r}: the name has a line break, which lists of folds cannot have: rename the image", "argument")
             with open(os.path.join(data, f"{name}.csv"), "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-                csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("file", "label"), *((_absolute(listing, place), listing.label(place)) for place in places)])
+                csv.writer(file, quoting=csv.QUOTE_ALL).writerows(
+                    [("file", "label"), *((_absolute(listing, place), _class(int(listing.labels[place]))) for place in places)])
     return "packed" if listing.kind.startswith("cifar") else "csv"
+
+
+def _class(label: int) -> str:
+    """The class in a list: names of folders may have semicolons, blanks or line breaks, which lists refuse."""
+    return f"{label:05}"
 
 
 def _absolute(listing: Listing, place: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import configparser
 import csv
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,11 +109,17 @@ def features(run: str, reader: Reader, files: list[str]) -> Floats:
     return rows
 
 
+def shown(name: str) -> str:
+    """A name as tables of the program have it: they are UTF-8, so each byte that is not is U+FFFD. Nothing that a spreadsheet takes for a
+    formula begins a name, so ./ may be in front."""
+    return re.sub("[\udc80-\udcff]", "\ufffd", name.removeprefix("./"))
+
+
 def in_order(found: list[str], rows: Floats, files: list[str], what: str) -> Floats:
     """The rows of `files`, whose names are `found` in another order; nan for those that the program could not read. ArgumentError when the names are
     those of another dataset."""
-    places = {name: place for place, name in enumerate(found)}
-    chosen = np.array([places.get(name, -1) for name in files])
+    places = {shown(name): place for place, name in enumerate(found)}
+    chosen = np.array([places.get(shown(name), -1) for name in files])
     if (chosen < 0).mean() > 0.5:
         raise ArgumentError(f"{what} are of other images: they have {(chosen >= 0).sum()} of {len(files)} names, and not {files[(chosen < 0).argmax()]}",
                             "argument")

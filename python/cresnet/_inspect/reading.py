@@ -1,6 +1,7 @@
 """cresnet._inspect.reading: opens images by the names that the program gives them."""
 from __future__ import annotations
 
+import glob
 import io
 import os
 import re
@@ -38,7 +39,16 @@ class Reader:
     def path(self, name: str) -> str:
         """The file of an image, or the name itself when the image is no file of its own."""
         inside = os.path.join(self.root, name)
+        if "\ufffd" in name and not os.path.exists(inside):  # a byte that is not UTF-8, in a table of the program
+            same = [path for path in glob.glob(glob.escape(inside).replace("\ufffd", "*")) if re.sub("[\udc80-\udcff]", "\ufffd", path) == inside]
+            inside = same[0] if same else inside
         return inside if os.path.exists(inside) else name
+
+    def exists(self, name: str) -> bool:
+        """Whether the file that has the image is there."""
+        path, record = self.path(name), _RECORD.fullmatch(name)
+        return os.path.isfile(path) or os.path.isfile(self.path(record[1])) if record else (
+            os.path.isfile(path) or ".tar:" in path and os.path.isfile(path.rpartition(".tar:")[0] + ".tar"))
 
     def open(self, name: str, size: int = 0) -> Any:
         """size: when it is not 0, a JPEG file may be decoded at less than its size, but not below `size` pixels. info["size"] is the size of the file."""
@@ -51,7 +61,7 @@ class Reader:
 
     def _open(self, name: str, size: int) -> Any:
         record = _RECORD.fullmatch(name)
-        if record:
+        if record and os.path.isfile(self.path(record[1])):
             return (self._cifar if record[1].endswith(".bin") else self._packed)(record[1], int(record[2]))
         path = self.path(name)
         archive, colon, member = path.rpartition(".tar:")
