@@ -54,6 +54,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
     except OSError as error:
         print(f"audit: {error.filename}: {error.strerror}" if error.filename else f"audit: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("audit: interrupted; the same command goes on with the folds that are missing", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -321,6 +321,13 @@ class WithoutExtra(unittest.TestCase):
 
     def test_missing(self):
         os.makedirs("empty/a", exist_ok=True)
+        with self.assertRaisesRegex(cresnet.ArgumentError, "two classes"):
+            cresnet.audit("empty", output="not-made")
+        self.assertFalse(os.path.exists("not-made"))
+        code = "import sys, cresnet._audit as a; a.audit = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt); import cresnet.audit; sys.exit(cresnet.audit.main(['empty']))"
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual((ran.returncode, ran.stderr.count("\n")), (130, 1), ran.stderr)
+        self.assertIn("audit: interrupted", ran.stderr)
         code = "import sys; sys.modules['faiss'] = None; sys.modules['PIL'] = None; import cresnet; cresnet.audit('empty')"
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         self.assertIn('pip install "cresnet[audit]"', ran.stderr)

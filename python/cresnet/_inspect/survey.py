@@ -51,8 +51,8 @@ def survey(root: str, run: Optional[Union[Run, PathLike]], output: str, folds: i
     """The arguments are those of audit()."""
     for module in ("PIL.Image", "faiss", "sklearn.linear_model"):
         extra(module)
-    check_output(output)
     listing, reader = list_images(root), Reader(root)
+    check_output(output)  # makes the folder, so a wrong dataset leaves none
     say(f"{root}: {len(listing)} images of {len(listing.classes)} classes in {len(listing.split_names)} split{'s' * (len(listing.split_names) > 1)}")
     given = _given_features(run, reader, listing, say)
     found = Survey(listing, reader, read_images(reader, listing.files, threads, _every_tenth(say, "reading images")))
