@@ -10,7 +10,7 @@ function(add_tool folder executable)
     file(GLOB kernels CONFIGURE_DEPENDS ${root}/*.cu)
     list(APPEND sources ${kernels})
     if(cuda_one_each) # cmake/cuda.cmake
-      cuda_sources_for(80 ${kernels})
+      cuda_sources_for(${cuda_arch} ${kernels})
     endif()
   else()
     list(FILTER sources EXCLUDE REGEX "_cuda(_[a-z]+)?\\.c$")
