@@ -225,8 +225,9 @@ struct checkops_runner {
     bool              algos;          /* run all algorithms of kernels that have several */
     bool              until_failure;  /* stop after the first case that fails */
     int               shard, shards;  /* only cases whose number is `shard` modulo `shards`; shards 0: all cases */
-    /* cases that only reference kernels run: every n-th draw, beginning with another one in each case; 0 and 1: all */
-    int                   reference_draws;
+    /* Every n-th draw, beginning with another one in each case; 0 and 1: all. reference_draws: in cases that only
+     * reference kernels run. */
+    int                   draws, reference_draws;
     int64_t               until_ns;    /* cr_time_ns after which no further case starts; 0: no limit */
     bool                  cut;         /* cases were left at that time */
     bool                  only_tf32;   /* only ops that have a kernel of math TF32, in f32 */

@@ -135,7 +135,7 @@ static cr_status run_case(struct checkops_runner *w, const struct checkops_case 
     CR_TRY(checkops_unit_make(c, &unit));
     if (count_wanted(w, &unit, &has_fast)) {
         const int n     = checkops_draws(&unit, index, draws);
-        const int every = has_fast ? 1 : CR_MIN(CR_MAX(w->reference_draws, 1), n), turn = w->cases % every;
+        const int every = CR_MIN(CR_MAX(has_fast ? w->draws : w->reference_draws, 1), n), turn = w->cases % every;
         w->cases++;
         w->only_ref += !has_fast;
         for (int i = turn; i < n && status == CR_OK; i += every) status = run_draw(w, &unit, &draws[i]);

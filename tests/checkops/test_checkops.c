@@ -1,11 +1,12 @@
 /* tests/checkops/test_checkops.c: compares every kernel of every device with the reference, and tests that wrong
  * kernels are detected.
- *   test_checkops [--algos] [--shard I/N] [--reference-draws N] [--seconds S] [--device cpu|cuda] [PART]
+ *   test_checkops [--algos] [--shard I/N] [--draws N] [--reference-draws N] [--seconds S] [--device cpu|cuda] [PART]
  *   test_checkops --unreached DEVICE KERNEL ...
  * PART: only kernels whose name contains it; --algos: all algorithms of kernels that have several; --shard I/N: the
- * cases I, I+N, I+2N ... of the list, and these of the wrong kernels; --reference-draws N: in cases that only reference
- * kernels run, every N-th draw, beginning with another one in each case. --unreached: whether these kernels should have
- * been reached on a GPU, whose line of text is given; a process without shards asks another one at its end. */
+ * cases I, I+N, I+2N ... of the list, and these of the wrong kernels; --draws N: every N-th draw, beginning with
+ * another one in each case; --reference-draws N: the same in cases that only reference kernels run. --unreached:
+ * whether these kernels should have been reached on a GPU, whose line of text is given; a process without shards
+ * asks another one at its end. */
 #include "core/cpu.h"
 #include "tests/checkops/checkops.h"
 
@@ -73,7 +74,7 @@ static int threads_under_test(void) {
 
 struct arguments {
     bool        algos;
-    int         shard, shards, reference_draws;
+    int         shard, shards, draws, reference_draws;
     double      seconds;         /* 0: no limit */
     const char *filter, *device; /* NULL: all */
 };
@@ -222,6 +223,7 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
                                        .algos           = arguments->algos,
                                        .shard           = arguments->shard,
                                        .shards          = arguments->shards,
+                                       .draws           = arguments->draws,
                                        .reference_draws = arguments->reference_draws,
                                        .guard_pages     = true,
                                        .kind_done       = report_kind,
@@ -288,6 +290,8 @@ int main(int argc, char **argv) {
             arguments.algos = true;
         else if (strcmp(argv[i], "--reference-draws") == 0 && i + 1 < argc)
             arguments.reference_draws = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--draws") == 0 && i + 1 < argc)
+            arguments.draws = atoi(argv[++i]);
         else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             arguments.seconds = atof(argv[++i]);
         else if (strcmp(argv[i], "--shard") == 0 && i + 1 < argc) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_csv.sh: data.kind = csv: lists of images with one label each give the same training as the same images in class folders; quotes, headings,
-# what is held out without val.csv, and what is said about mistakes. Ends with "N passed, N failed, N skipped".
+# what is held out without val.csv, and what is said about mistakes, also in lists with several labels. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 run data shapes images data.train_images=100 data.val_images=40; expect "images" 0
@@ -66,7 +66,8 @@ run finetune part --weights none --model resnet20 -o tuned data.image_size=16 tr
 
 # ---- mistakes ----
 mkdir wrong; cp list/val.csv wrong
-bad() { printf "$1" >wrong/train.csv; run train net.ini -o bad data.kind=csv data.root=wrong; expect "mistake: $1" "${@:2}"; holds "nothing was written" [ ! -e bad ]; }
+options=()
+bad() { printf "$1" >wrong/train.csv; run train net.ini -o bad data.kind=csv data.root=wrong "${options[@]}"; expect "mistake: $1" "${@:2}"; holds "nothing was written" [ ! -e bad ]; }
 bad 'x.png\n' 1 "wrong/train.csv:1: the line must be file,label"
 bad 'x.png;a\n' 1 "wrong/train.csv:1: the line must be file,label, with a comma instead of the semicolon; it is x.png;a"
 bad 'label,file\na,x.png\n' 1 "wrong/train.csv:1: the columns are label,file: write the file first, then the label"
@@ -76,4 +77,15 @@ bad 'x.png,a\ny.png,a\n' 1 "its only label is a"
 bad 'x.png,a\ny.png,b\n' 1 "wrong/val.csv:1: no image of wrong/train.csv has the label"
 rm wrong/val.csv; run train net.ini -o bad data.kind=csv data.root=wrong data.val_fraction=0.5; expect "missing images" 1 "is not there, but wrong/train.csv lists it"
 run train net.ini -o bad data.kind=csv data.root=nowhere; expect "a missing folder" 2 "nowhere"
+# several labels per image. Comparing all pairs of very many labels would take minutes. The address sanitizer itself measures the rest of the
+# line for each label (strict_string_checks).
+options=(data.val_fraction=0.5 data.multi_label=yes)
+bad 'x.png\n' 1 "wrong/train.csv:1: the line must be file,label1;label2"
+bad 'file,labels\nx.png,a;b\ny.png,a,b\n' 1 "wrong/train.csv:3: the line must be file,label1;label2"
+bad 'x.png,a;b;\n' 1 "wrong/train.csv:1: a label is empty"
+bad 'x.png,a\ny.png,b\nx.png,b\n' 1 "wrong/train.csv:3: line 1 has this image already: write one line"
+labels=150000; [ -z "${CRESNET_SANITIZE:-}" ] || labels=15000
+{ printf 'x.png,'; seq -s ';' $labels; printf 'y.png,a;b;a\n'; } >wrong/train.csv
+run train net.ini -o bad data.kind=csv data.root=wrong "${options[@]}"; expect "very many labels" 1 "wrong/train.csv:2: the label a occurs twice"
+printf 'x.png,b;c\n' >wrong/val.csv; bad 'x.png,a;b\n' 1 "wrong/val.csv:1: no image of wrong/train.csv has the label c"
 sum_up

@@ -78,17 +78,17 @@ check(found)
 assert found["rates"][-1]["lr"] < 1e8 and (found["suggested_lr"] is None or found["suggested_lr"] < 10), found
 PY
 
-# ---- configs/demo.ini trains with 0.02 to 0.5: three seeds ----
-seeds="1 2 3"; [ -z "${CRESNET_SANITIZE:-}" ] || { seeds=; skip "demo.ini: a sanitizer is too slow"; }
-for seed in $seeds; do
-    run lr-find "$source_dir/configs/demo.ini" data.root=demo train.seed=$seed --json -q --min-lr 0.001 --steps 40; cp stdout demo.json
-    holds "demo.ini, seed $seed: 0.02 to 0.5, or no descent" python3 - <<'PY'
+# ---- configs/demo.ini trains with 0.02 to 0.5 ----
+if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "demo.ini: a sanitizer is too slow"
+else
+    run lr-find "$source_dir/configs/demo.ini" data.root=demo --json -q --min-lr 0.001 --steps 40; cp stdout demo.json
+    holds "demo.ini: 0.02 to 0.5, or no descent" python3 - <<'PY'
 from check import *
 found = read("demo.json")
 check(found)
 assert found["suggested_lr"] is None or 0.02 <= found["suggested_lr"] <= 0.5, found
 PY
-done
+fi
 
 # ---- a run gives its weights and is left alone ----
 # shellcheck disable=SC2086
