@@ -12,7 +12,8 @@ trap 'kill $guard; kill -9 $(ours) 2>/dev/null; rm -rf "$work"' EXIT
 
 ours() { pgrep -f -- "-o $work/"; } # every process of a case has its run folder on its command line
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-memory_before=$(ls /dev/shm 2>/dev/null)
+shared_memory() { ls /dev/shm 2>/dev/null | grep -v "^cresnet-test-"; } # folders of test programs come and go
+memory_before=$(shared_memory)
 
 train() { timeout 600 "$bin" train net.ini -q "$@"; }
 
@@ -26,7 +27,7 @@ cleanup() {
     done
     is "$1: processes left" "$left" ""
     [ -z "$left" ] || kill -9 $left 2>/dev/null
-    is "$1: shared memory left" "$(ls /dev/shm 2>/dev/null)" "$memory_before"
+    is "$1: shared memory left" "$(shared_memory)" "$memory_before"
 }
 
 # ---- the same run, however it is started ----

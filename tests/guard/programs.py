@@ -11,6 +11,7 @@ renames.txt              old and new names, applied to the kept texts before the
 import concurrent.futures
 import glob
 import hashlib
+import itertools
 import json
 import lzma
 import os
@@ -100,8 +101,9 @@ class Planner:
         return program, f"limit={limit or 'none'} tensors={len(rows)} pool={pool} sha256={digest}"
 
 
-def print_programs(cresnet, device, kept_plans, limits=LIMITS):
-    """{case: (program, plan)} of all configs; memory limits are those of kept_plans, and of new configs a part of what they need."""
+def print_programs(cresnet, device, kept_plans, skip=()):
+    """{case: (program, plan)} of all configs but for the cases in skip; memory limits are those of kept_plans, and of new configs a part of what
+    they need."""
     with tempfile.TemporaryDirectory() as folder:
         planner = Planner(cresnet, device, folder)
 
@@ -112,11 +114,11 @@ def print_programs(cresnet, device, kept_plans, limits=LIMITS):
 
         work = {}
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for config in configs():
-                for which in PROGRAMS:
+            for config, which in itertools.product(configs(), PROGRAMS):
+                if case_name(config, which, "whole") not in skip:
                     work[case_name(config, which, "whole")] = pool.submit(planner.case, config, which, None)
-                    if "limit" in limits:
-                        work[case_name(config, which, "limit")] = pool.submit(limited, config, which)
+                if case_name(config, which, "limit") not in skip:
+                    work[case_name(config, which, "limit")] = pool.submit(limited, config, which)
             return {case: result_of(future) for case, future in work.items()}
 
 

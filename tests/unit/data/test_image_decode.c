@@ -206,7 +206,7 @@ TEST(truncated_files_are_refused) {
         REQUIRE(bytes && count > 100);
         /* The end chunk of a PNG (12 bytes) and the end marker of a JPEG are not needed for the pixels. */
         size_t whole = strstr(names[n], "png") ? count - 16 : count - 8;
-        for (size_t cut = 0; cut < whole; cut++) {
+        for (size_t cut = 0; cut < whole; cut += TEST_SANITIZED ? 5 : 1) {
             if (decode_status(bytes, cut) == CR_OK)
                 TEST_FAIL_("%s truncated to %zu of %zu bytes was accepted", names[n], cut, count);
             if (cut > 0) CHECK_HAS(cr_error_message(), "cut.pic");

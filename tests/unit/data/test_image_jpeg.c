@@ -45,6 +45,7 @@ static void check_form(const struct jpeg_form *form, struct cr_scratch *scratch,
     }
 }
 
+enum { SOME = TEST_SANITIZED }; /* the build without a sanitizer decodes five times as many files */
 static const int luma[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}};
 
 TEST(usual_files_match_libjpeg) {
@@ -54,7 +55,7 @@ TEST(usual_files_match_libjpeg) {
     OWNED(scratch)   scratch     = {0};
     struct cr_rng    rng         = cr_rng_make(4, CR_RNG_TEST, 0, 0);
     for (size_t l = 0; l < CR_COUNT(luma); l++)
-        for (size_t q = 0; q < CR_COUNT(qualities); q++)
+        for (size_t q = SOME ? l % 3 : 0; q < CR_COUNT(qualities); q += SOME ? 3 : 1)
             for (size_t s = 0; s < CR_COUNT(sizes); s++) {
                 struct jpeg_form form = {luma[l][0],         luma[l][1],  qualities[q],
                                          sizes[s][0],        sizes[s][1], .optimize = (s + q) % 2,
@@ -89,7 +90,7 @@ TEST(damaged_files_are_refused_as_by_libjpeg) {
         size_t           count;
         OWNED(bytes)     bytes = make_jpeg(&form, &count);
         uint64_t         ours, theirs;
-        for (size_t i = 2; i < count; i++)
+        for (size_t i = 2; i < count; i += SOME ? 5 : 1)
             for (int cut = 0; cut < 2; cut++) {
                 int box[4] = {3, 2, 20, 9};
                 if (!cut) bytes[i] ^= (uint8_t)(1 + i * 37 % 255);
@@ -102,7 +103,7 @@ TEST(damaged_files_are_refused_as_by_libjpeg) {
                 a == CR_OK ? taken++ : refused++;
             }
     }
-    CHECK(taken > 500 && refused > 2000);
+    CHECK(taken > (SOME ? 100 : 500) && refused > (SOME ? 400 : 2000));
 }
 
 /* The first segment of this kind from `at` on, or NULL. */
@@ -122,7 +123,7 @@ TEST(huge_coefficients_match_libjpeg) {
     OWNED(scratch)       scratch = {0};
     struct cr_rng        rng     = cr_rng_make(6, CR_RNG_TEST, 0, 0);
     for (size_t l = 0; l < 5; l++)
-        for (size_t k = 0; k < CR_COUNT(steps) + 40; k++) { /* one step for all coefficients, then a step for each */
+        for (size_t k = 0; k < CR_COUNT(steps) + 40; k += SOME ? 3 : 1) { /* one step for all, then one for each */
             struct jpeg_form form   = {luma[l][0], luma[l][1], 100, 90, 70, .noise = k % 2};
             int              box[4] = {0, 0, 90, 70};
             uint64_t         ours, theirs;

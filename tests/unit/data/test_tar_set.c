@@ -135,7 +135,7 @@ static void opening_survives_failing_allocations(void) {
     struct cr_dataset       *set;
     usleep(WAIT_US); /* the list of `stored` is then stored, and read when validation is opened */
     for (size_t i = 0; i < CR_COUNT(folders); i++)
-        for (int split = 0; split < 2; split++) for_each_failing_alloc(f, .least = 20) {
+        for (int split = 0; split < 2; split++) for_each_failing_alloc(f, .least = 20, .dense = 100, .stride = 30) {
                 failing_alloc_begin(&f);
                 const cr_status status = open_set(folders[i], (enum cr_split)split, i == 2, &set);
                 failing_alloc_end(&f, status);
