@@ -75,6 +75,17 @@ class Errors(unittest.TestCase):
             errors._all.files = places
         self.assertFalse(os.path.exists("gone"))
 
+    def test_features(self):
+        """Images that are gone or damaged have nan, beside files and alone."""
+        from cresnet._inspect.program import features
+        from cresnet._inspect.reading import Reader
+        with open("damaged.png", "wb") as file:
+            file.write(b"\x89PNG no more")
+        good = next(row["file"] for row in self.table)
+        for files in (["gone.png", good, "damaged.png"], ["gone.png"]):
+            rows = features("wrong", Reader("."), files)
+            self.assertEqual(np.isfinite(rows).all(axis=1).tolist(), [file == good for file in files])
+
     def test_gallery(self):
         page = self.errors.gallery("gallery", explain=2, progress=False)
         with open("gallery/data.js", encoding="utf-8") as file:

@@ -80,7 +80,7 @@ def _folder(root: str, split: str) -> Iterator[tuple[str, str]]:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             prefix = os.path.relpath(place, root).replace(os.sep, "/") + "/"
             for name in sorted(names):
-                if name.lower().endswith(_SUFFIXES) and not name.startswith("."):
+                if name.lower().endswith(_SUFFIXES) and not name.startswith(".") and os.path.isfile(os.path.join(place, name)):  # no broken link, no pipe
                     yield prefix + name, label
 
 

@@ -101,11 +101,16 @@ def features(run: str, reader: Reader, files: list[str]) -> Floats:
         for begin in range(0, len(files), _CALL):
             names = files[begin:begin + _CALL]
             paths = [reader.path(name) for name in names]
-            found = (model.classify_files(paths, features=True) if all(map(os.path.isfile, paths)) else
-                     model.classify_images([np.asarray(reader.open(name)) for name in names], features=True))
-            read = [place for place, error in enumerate(found.errors) if error is None]
+            if any(map(os.path.isfile, paths)):
+                found, places = model.classify_files(paths, features=True), list(range(len(names)))
+            else:
+                images = [(place, image) for place, image in enumerate(map(reader.pixels, names)) if image is not None]
+                if not images:
+                    continue
+                found, places = model.classify_images([image for _, image in images], features=True), [place for place, _ in images]
+            read = [row for row, error in enumerate(found.errors) if error is None]
             if found.features is not None:
-                rows[[begin + place for place in read]] = found.features[read]
+                rows[[begin + places[row] for row in read]] = found.features[read]
     return rows
 
 

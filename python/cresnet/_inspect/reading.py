@@ -59,6 +59,13 @@ class Reader:
         except Exception as error:  # Pillow's decoders raise errors of many kinds for damaged files
             raise OSError(f"{name}: {error}") from None
 
+    def pixels(self, name: str) -> Any:
+        """The image as an array [height, width, 3], or None when it cannot be read."""
+        try:
+            return np.asarray(self.open(name))
+        except OSError:
+            return None
+
     def _open(self, name: str, size: int) -> Any:
         record = _RECORD.fullmatch(name)
         if record and os.path.isfile(self.path(record[1])):
