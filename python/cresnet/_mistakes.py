@@ -112,9 +112,6 @@ class Errors:
         if os.path.isdir(folder) and os.listdir(folder):
             raise ArgumentError(f"{folder}: the folder is not empty", "argument")
         reader = self._reader()
-        gone = [mistake.file for mistake in self if not reader.exists(mistake.file)]
-        if gone:
-            raise ArgumentError(f"{gone[0]} is not there ({len(gone)} of {len(self)} images are missing): nothing was copied", "argument")
         for mistake in self:
             place = os.path.join(folder, _file_name(mistake.label), _file_name(mistake.predicted))
             os.makedirs(place, exist_ok=True)
@@ -137,8 +134,8 @@ class Errors:
         from ._inspect.scores import curves
 
         folder = os.path.abspath(output)
-        check_output(folder)
         reader = self._reader()
+        check_output(folder)
         correct = 1 - len(self) / max(self.images, 1)
         page = Page(f"Errors of {os.path.basename(self.run)}", [f"{len(self):,} of {self.images:,} images of {self.split} are classified wrongly: top-1 "
                                                                 f"{100 * correct:.2f} %.", f"Network: {self.run}"], sorted_by="confidence")
@@ -201,7 +198,11 @@ class Errors:
         from ._inspect.program import stored_setting
         from ._inspect.reading import Reader
 
-        return Reader(stored_setting(self.run, "data", "root"))
+        reader = Reader(stored_setting(self.run, "data", "root"))
+        gone = [mistake.file for mistake in self if not reader.exists(mistake.file)]
+        if gone:
+            raise ArgumentError(f"{gone[0]} is not there ({len(gone)} of {len(self)} images are missing): nothing was written", "argument")
+        return reader
 
 
 def _file_name(text: str) -> str:

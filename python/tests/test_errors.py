@@ -69,8 +69,9 @@ class Errors(unittest.TestCase):
         places = errors._all.files
         errors._all.files = [name + ".gone" for name in places]
         try:
-            with self.assertRaisesRegex(cresnet.ArgumentError, "is not there .*nothing was copied"):
-                errors.copy_to("gone")
+            for write in (errors.copy_to, errors.gallery):
+                with self.assertRaisesRegex(cresnet.ArgumentError, "is not there .*nothing was written"):
+                    write("gone")
         finally:
             errors._all.files = places
         self.assertFalse(os.path.exists("gone"))
