@@ -300,7 +300,8 @@ class Audit(unittest.TestCase):
                 reader.open(name)
 
 
-class WithoutExtra(unittest.TestCase):
+class Ends(unittest.TestCase):
+    @needs_extra
     def test_names(self):
         """Names of images and classes that lists, tables and spreadsheets treat in another way."""
         odd, rows = [b"=a;b/=1.png", b" c, d/n\xff.png"], np.arange(4, dtype=np.float32).reshape(2, 2)
@@ -321,15 +322,21 @@ class WithoutExtra(unittest.TestCase):
             cresnet.audit("names", output="names-audit", folds=2, epochs=1, progress=False)
         self.assertEqual(found.images, 16)
 
-    def test_missing(self):
+    @needs_extra
+    def test_one_class(self):
         os.makedirs("empty/a", exist_ok=True)
         with self.assertRaisesRegex(cresnet.ArgumentError, "two classes"):
             cresnet.audit("empty", output="not-made")
         self.assertFalse(os.path.exists("not-made"))
+
+    def test_interrupted(self):
         code = "import sys, cresnet._audit as a; a.audit = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt); import cresnet.audit; sys.exit(cresnet.audit.main(['empty']))"
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         self.assertEqual((ran.returncode, ran.stderr.count("\n")), (130, 1), ran.stderr)
         self.assertIn("audit: interrupted", ran.stderr)
+
+    def test_missing(self):
+        os.makedirs("empty/a", exist_ok=True)
         code = "import sys; sys.modules['faiss'] = None; sys.modules['PIL'] = None; import cresnet; cresnet.audit('empty')"
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         self.assertIn('pip install "cresnet[audit]"', ran.stderr)
