@@ -203,7 +203,7 @@ set(cuda_sm90a ${cresnet_cuda_sources})
 list(FILTER cuda_sm90a INCLUDE REGEX "_sm90a\\.cu$")
 if(cuda_one_each)
   # Each architecture costs a run of the front end and of the assembler, which is most of the time. A file is compiled for 9.0a if only
-  # that has its kernels, else for 8.0. PTX: for 9.0, because of whose PTX nvcc has ptxas find the errors without making machine code.
+  # that has its kernels, else for 8.0. With PTX it is compiled for 9.0, and ptxas checks the PTX without making machine code.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   set(cuda_arch 80)
   if(CRESNET_CUDA_UNOPTIMISED STREQUAL "PTX")

@@ -19,7 +19,8 @@ struct run {
     int32_t                 labels[BATCH], boxes[BATCH * 4];
 };
 
-/* Kernel times are not measured: beside other programs on the GPU, two sessions may choose different kernels. */
+/* train.measure=no: while other programs use the GPU, two sessions may measure different times and choose different
+ * kernels. */
 static cr_status run_open(struct run *r, const char *const *more, int count) {
     const char *overrides[24] = {"train.device=cuda",  "model.arch=custom", "model.depths=1,1",
                                  "model.widths=16,32", "model.classes=10",  "data.kind=synthetic",

@@ -1,6 +1,6 @@
 /* tests/harness/fake_device.h: an asynchronous device that reads the time from `clock_s`. Its memory is host memory,
- * and it executes at once. A kernel of a test adds a chosen time to `clock_s`, and the cost table or the profiler
- * measures this time. fake_wrap makes an open CPU device such a device. */
+ * and it executes at once. The kernels of a test advance `clock_s`, and the cost table or the profiler measures
+ * that. fake_wrap replaces the backend of an open CPU device by this one. */
 #ifndef CR_TEST_FAKE_DEVICE_H
 #define CR_TEST_FAKE_DEVICE_H
 

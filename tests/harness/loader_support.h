@@ -9,7 +9,7 @@
 
 enum { IMAGES = 60 }; /* 30 images in each of two classes */
 
-/* Writes the images to a new folder, each with a colour of its own, which identifies the samples of a batch. */
+/* Writes the images to a new folder. Each image has a different colour, so that a test can identify samples. */
 static inline void write_set(void) {
     char name[64];
     folder_open();

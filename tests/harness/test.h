@@ -154,15 +154,6 @@ int main(int argc, char **argv) {
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : (!passed && skipped) ? 77 : 0;
 }
-/* As TEST, for cases whose functions are defined elsewhere in the file. */
-#define TESTS(...)                                                                                                     \
-    __attribute__((constructor)) static void test_add_all_(void) {                                                     \
-        const struct test_case all_[] = {__VA_ARGS__};                                                                 \
-        for (size_t i = 0; i < CR_COUNT(all_); i++) test_add_(all_[i].name, all_[i].run);                              \
-    }
-#define CASE(function)                                                                                                 \
-    { #function, function }
-
 /* The folder of real data, or NULL: tests that need it are skipped. */
 static inline const char *test_data_dir(void) {
     return getenv("CRESNET_TEST_DATA");

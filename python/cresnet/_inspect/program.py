@@ -4,7 +4,6 @@ from __future__ import annotations
 import configparser
 import csv
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from .._arguments import arguments, operand
 from .._child import call
 from .._errors import ArgumentError
 from .._model import Model
-from .reading import Reader
+from .reading import Reader, as_utf8
 
 Floats = npt.NDArray[np.float32]
 _BATCH, _CALL = 64, 1024  # images that are computed at once, images of a call
@@ -115,9 +114,8 @@ def features(run: str, reader: Reader, files: list[str]) -> Floats:
 
 
 def shown(name: str) -> str:
-    """A name as tables of the program have it: they are UTF-8, so each byte that is not is U+FFFD. Nothing that a spreadsheet takes for a
-    formula begins a name, so ./ may be in front."""
-    return re.sub("[\udc80-\udcff]", "\ufffd", name.removeprefix("./"))
+    """A name as tables of the program have it, without the ./ that they put before names which a spreadsheet would take for formulas."""
+    return as_utf8(name.removeprefix("./"))
 
 
 def in_order(found: list[str], rows: Floats, files: list[str], what: str) -> Floats:

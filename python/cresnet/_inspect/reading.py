@@ -19,6 +19,11 @@ _CIFAR_PIXELS = 3 * 32 * 32
 _RAW, _CHANNELS = 1, {0: 3, 1: 1, 2: 4}  # of a packed file, by its format of raw pixels
 
 
+def as_utf8(name: str) -> str:
+    """A name as tables of the program have it: each byte that is not UTF-8 is U+FFFD."""
+    return re.sub("[\udc80-\udcff]", "\ufffd", name)
+
+
 class Reader:
     """Opens images as RGB images of Pillow, upright by their EXIF orientation:
 
@@ -40,7 +45,7 @@ class Reader:
         """The file of an image, or the name itself when the image is no file of its own."""
         inside = os.path.join(self.root, name)
         if "\ufffd" in name and not os.path.exists(inside):  # a byte that is not UTF-8, in a table of the program
-            same = [path for path in glob.glob(glob.escape(inside).replace("\ufffd", "*")) if re.sub("[\udc80-\udcff]", "\ufffd", path) == inside]
+            same = [path for path in glob.glob(glob.escape(inside).replace("\ufffd", "*")) if as_utf8(path) == inside]
             inside = same[0] if same else inside
         return inside if os.path.exists(inside) else name
 

@@ -96,7 +96,7 @@ static bool reads_back(const struct cr_config *config) {
 }
 
 /* One key after the other gets a random value, which stays where the rules between keys allow it. */
-static void dump_reads_back(void) {
+TEST(dump_reads_back) {
     enum { ROUNDS = TEST_SANITIZED ? 2 : 6 };
     int allowed = 0;
     for (uint64_t round = 0; round < ROUNDS; round++) {
@@ -120,7 +120,7 @@ static void dump_reads_back(void) {
     CHECK(allowed > ROUNDS * cr_key_count / 2);
 }
 
-static void dump_is_plain(void) {
+TEST(dump_is_plain) {
     static const char *const overrides[] = {"optim.lr=0.30000000000000004",   "data.root= /a;b",
                                             "train.seed=9223372036854775807", "optim.weight_decay=5e-4",
                                             "model.bn_eps=0.000001",          "schedule.milestones=100,150.5"};
@@ -139,7 +139,7 @@ static void dump_is_plain(void) {
     cr_config_close(config);
 }
 
-static void differences(void) {
+TEST(differences) {
     static const char *const overrides[] = {"optim.lr=0.2", "data.root=a#", "schedule.milestones=1,2",
                                             "model.arch=resnet56", "train.fuse=no"};
     static const struct {
@@ -169,7 +169,7 @@ static void differences(void) {
     cr_config_close(b);
 }
 
-static void locale_is_ignored(void) {
+TEST(locale_is_ignored) {
     if (!set_comma_locale(in_folder("."))) SKIP("no locale with a decimal comma, and no localedef");
     static const char *const overrides[] = {"optim.lr=0.25"};
     const struct cr_config  *config;
@@ -209,7 +209,7 @@ static cr_status use_config(const char *path) {
     return status;
 }
 
-static void failing_allocations(void) {
+TEST(failing_allocations) {
     file_text("base.ini", "[train]\nepochs = 3\n");
     static const struct {
         const char *text;
@@ -226,10 +226,3 @@ static void failing_allocations(void) {
         }
     }
 }
-
-static void no_leaks(void) {
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(differences), CASE(locale_is_ignored), CASE(failing_allocations),
-      CASE(no_leaks))

@@ -109,7 +109,7 @@ static void make_imagenet(void) {
     write_text("imagenet", "map_clsloc.txt", "n00000001 9 a\nn00000002 7 b\n");
 }
 
-static void archives_are_read(void) {
+TEST(archives_are_read) {
     struct cr_dataset *set;
     char               cache[SUPPORT_PATH];
     make_archives();
@@ -130,7 +130,7 @@ static void archives_are_read(void) {
         }
 }
 
-static void opening_survives_failing_allocations(void) {
+TEST(opening_survives_failing_allocations) {
     static const char *const folders[] = {"names", "numbers", "several", "imagenet", "stored"};
     struct cr_dataset       *set;
     usleep(WAIT_US); /* the list of `stored` is then stored, and read when validation is opened */
@@ -143,7 +143,7 @@ static void opening_survives_failing_allocations(void) {
             }
 }
 
-static void a_shortened_archive_is_an_error(void) {
+TEST(a_shortened_archive_is_an_error) {
     char               path[SUPPORT_PATH];
     struct cr_dataset *set;
     struct cr_image    image;
@@ -157,5 +157,3 @@ static void a_shortened_archive_is_an_error(void) {
     cr_error_clear();
     cr_dataset_close(set);
 }
-
-TESTS(CASE(archives_are_read), CASE(opening_survives_failing_allocations), CASE(a_shortened_archive_is_an_error))

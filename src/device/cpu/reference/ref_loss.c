@@ -28,7 +28,7 @@ static double class_weight(const struct batch *b, int64_t k) {
     return b->weights.data ? ref_get(&b->weights, k) : 1;
 }
 
-/* False for the padding of the last batch, whose label is -1, and for labels that are no class. */
+/* False for the padding of the last batch, whose label is -1, and for labels outside of [0, classes). */
 static bool is_valid(const struct batch *b, int64_t n) {
     const int32_t first = b->labels[n * b->words];
     return first >= 0 && (b->attr.several || first < b->logits.C);
