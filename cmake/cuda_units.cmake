@@ -9,11 +9,11 @@ set(cuda_units
     "conv/cifar/cifar_dgrad conv/mma/stem_mma sparse/mma_sp/mma_sp train/distill train/update_rules"
     "conv/mma/gram/point_gram_mma core/step_block elementwise/drop elementwise/space_to_depth norm/bn_grad norm/pool_bn
      sparse/direct/direct_wgrad sparse/two_four/two_four train/sgd"
-    "conv/mma/point_grad_mma elementwise/pool_grad dense/dense elementwise/fake_quant elementwise/pool sparse/direct/direct_conv
-     sparse/direct/gather sparse/wgmma_sp/wgmma_sp dense/dense_few conv/generic/conv conv/gram/gram_finalize"
+    "conv/mma/point_grad_mma elementwise/pool_grad dense/dense elementwise/fake_quant elementwise/pool elementwise/subsample
+     sparse/direct/direct_conv sparse/direct/gather sparse/wgmma_sp/wgmma_sp dense/dense_few conv/generic/conv conv/gram/gram_finalize"
     "conv/mma/point_mma collectives/reduce core/gather_pieces elementwise/channel_conv elementwise/normalize_any norm/bn norm/fold_bn
      sparse/direct/direct_plan sparse/mma_sp/mma_sp_fill train/init jpeg/huffman"
-    "conv/gram/gram_wgrad elementwise/pointwise conv/gram/gram_grad core/delay elementwise/blurpool elementwise/mix norm/bn_apply
+    "conv/gram/gram_wgrad elementwise/pointwise conv/gram/gram_grad core/delay elementwise/mix norm/bn_apply
      norm/bn_relu_grad norm/relu_grad sparse/direct/sell_conv sparse/wgmma_sp/wgmma_sp_pack"
     "conv/gram/gram train/muon jpeg/resize core/reference_work conv/int8/int8_stem_mma conv/cifar/cifar_dense"
     "conv/generic/group_conv conv/int8/int8_conv_plain conv/cudnn/sum_slices core/fill_node conv/cifar/cifar_wgrads"

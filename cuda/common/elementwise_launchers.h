@@ -115,7 +115,7 @@ cudaError_t ck_channel_conv(enum ck_type type, const void *x, const float *w, vo
 cudaError_t ck_channel_conv_wgrad(enum ck_type type, const void *x, const void *dy, float *dw, int64_t N, int64_t C,
                                   int taps, bool accumulate, cudaStream_t stream);
 
-/* ---- cuda/elementwise/squeeze_excite.cu: squeeze-and-excitation, 2x2 average pooling ---- */
+/* ---- cuda/elementwise/squeeze_excite.cu: squeeze-and-excitation ---- */
 
 struct ck_se_scale {
     enum ck_type type;            /* of all tensors */
@@ -126,20 +126,14 @@ struct ck_se_scale {
 /* y = x * sigmoid(logit). */
 cudaError_t ck_se_scale(const struct ck_se_scale *args, cudaStream_t stream);
 cudaError_t ck_se_scale_grad(const struct ck_se_scale *args, cudaStream_t stream);
-/* x [N,H,W,C] -> y [N,ceil(H/2),ceil(W/2),C]: averages over 2x2 windows, of the pixels inside the image. */
-cudaError_t ck_avgpool2x2(enum ck_type type, const void *x, void *y, int64_t N, int64_t H, int64_t W, int64_t C,
-                          cudaStream_t stream);
-/* H, W: of dx. */
-cudaError_t ck_avgpool2x2_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C,
-                               cudaStream_t stream);
 
-/* ---- cuda/elementwise/blurpool.cu: anti-aliased subsampling; shapes as ck_avgpool2x2 ---- */
+/* ---- cuda/elementwise/subsample.cu ---- */
 
-cudaError_t ck_blurpool(enum ck_type type, const void *x, void *y, int64_t N, int64_t H, int64_t W, int64_t C,
-                        cudaStream_t stream);
-/* H, W: of dx. */
-cudaError_t ck_blurpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C,
-                             cudaStream_t stream);
+/* Halves the sides of an image [N,H,W,C] to [N,P,Q,C], P = ceil(H/2), Q = ceil(W/2): averages over 2x2 windows, of the
+ * pixels inside the image, or blurs (taps 1/4, 1/2, 1/4, reflected borders). With `grad`, `from` is dy [N,P,Q,C] and
+ * `to` is dx [N,H,W,C]. Of `image`, only the sizes are read. */
+cudaError_t ck_halve(enum ck_type type, bool blur, bool grad, const void *from, void *to, const struct ck_window *image,
+                     cudaStream_t stream);
 
 /* ---- cuda/elementwise/fake_quant.cu: quantised values in floating point (graph/ops.def) ---- */
 

@@ -1,9 +1,8 @@
-/* cuda/elementwise/squeeze_excite.cu: squeeze-and-excitation's scale for each channel and its gradients; ResNet-D's 2x2
- * average pooling and its gradient. Reference: device/cpu/reference/ref_relu_grad.c.
+/* cuda/elementwise/squeeze_excite.cu: squeeze-and-excitation's scale for each channel and its gradients. Reference:
+ * device/cpu/reference/ref_relu_grad.c.
  *
- * Limiter of all: memory. Elements read + written for each element of x: se_scale 1 + 1, se_scale_grad 2 + 1,
- * avgpool2x2 1 + 1/4, its gradient 1/4 + 1. Threads of a warp process neighbouring channels, one element each: whole
- * cache lines, but not the widest loads. */
+ * Limiter of all: memory. Elements read + written for each element of x: se_scale 1 + 1, se_scale_grad 2 + 1. Threads
+ * of a warp process neighbouring channels, one element each: whole cache lines, but not the widest loads. */
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -61,32 +60,6 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* y is [N,P,Q,C] with P, Q half of H, W, rounded up; a thread computes an element. */
-template <typename T>
-__global__ void __launch_bounds__(THREADS)
-    avgpool2x2(const T *x, T *y, int64_t elems, int64_t H, int64_t W, int64_t C) {
-    const int64_t P = (H + 1) / 2, Q = (W + 1) / 2;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < elems; i += (int64_t)gridDim.x * THREADS) {
-        const int64_t c = i % C, q = i / C % Q, p = i / C / Q % P, n = i / C / Q / P;
-        const int     rows = H - 2 * p < 2 ? 1 : 2, columns = W - 2 * q < 2 ? 1 : 2;
-        float         sum = 0;
-        for (int r = 0; r < rows; r++)
-            for (int s = 0; s < columns; s++) sum += ck_float(x[((n * H + 2 * p + r) * W + 2 * q + s) * C + c]);
-        y[i] = ck_round<T>(sum / (float)(rows * columns));
-    }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(THREADS)
-    avgpool2x2_grad(const T *dy, T *dx, int64_t elems, int64_t H, int64_t W, int64_t C) {
-    const int64_t P = (H + 1) / 2, Q = (W + 1) / 2;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < elems; i += (int64_t)gridDim.x * THREADS) {
-        const int64_t c = i % C, q = i / C % W / 2, p = i / C / W % H / 2, n = i / C / W / H;
-        const int     rows = H - 2 * p < 2 ? 1 : 2, columns = W - 2 * q < 2 ? 1 : 2;
-        dx[i] = ck_round<T>(ck_float(dy[((n * P + p) * Q + q) * C + c]) / (float)(rows * columns));
-    }
-}
-
 template <typename T> void se_scale_run(const struct ck_se_scale *a, cudaStream_t stream) {
     const dim3 grid(ck_blocks(a->C, ACROSS, BLOCKS), ck_blocks(a->N, 1, BLOCKS), ck_blocks(a->pixels, 8 * DOWN, 64));
     se_scale<T><<<grid, THREADS, 0, stream>>>((const T *)a->x, (const T *)a->logit, (T *)a->y, a->N, a->pixels, a->C);
@@ -98,19 +71,6 @@ template <typename T> void se_scale_grad_run(const struct ck_se_scale *a, cudaSt
                                                    (T *)a->dlogit, a->N, a->pixels, a->C);
 }
 
-template <typename T>
-void avgpool2x2_run(const void *x, void *y, int64_t N, int64_t H, int64_t W, int64_t C, cudaStream_t stream) {
-    const int64_t elems = N * ((H + 1) / 2) * ((W + 1) / 2) * C;
-    avgpool2x2<T><<<ck_blocks(elems, THREADS, BLOCKS), THREADS, 0, stream>>>((const T *)x, (T *)y, elems, H, W, C);
-}
-
-template <typename T>
-void avgpool2x2_grad_run(const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C, cudaStream_t stream) {
-    const int64_t elems = N * H * W * C;
-    avgpool2x2_grad<T>
-        <<<ck_blocks(elems, THREADS, BLOCKS), THREADS, 0, stream>>>((const T *)dy, (T *)dx, elems, H, W, C);
-}
-
 } // namespace
 
 cudaError_t ck_se_scale(const struct ck_se_scale *a, cudaStream_t stream) {
@@ -120,17 +80,5 @@ cudaError_t ck_se_scale(const struct ck_se_scale *a, cudaStream_t stream) {
 
 cudaError_t ck_se_scale_grad(const struct ck_se_scale *a, cudaStream_t stream) {
     CK_BY_TYPE(a->type, se_scale_grad_run<T>(a, stream));
-    return cudaGetLastError();
-}
-
-cudaError_t ck_avgpool2x2(enum ck_type type, const void *x, void *y, int64_t N, int64_t H, int64_t W, int64_t C,
-                          cudaStream_t stream) {
-    CK_BY_TYPE(type, avgpool2x2_run<T>(x, y, N, H, W, C, stream));
-    return cudaGetLastError();
-}
-
-cudaError_t ck_avgpool2x2_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C,
-                               cudaStream_t stream) {
-    CK_BY_TYPE(type, avgpool2x2_grad_run<T>(dy, dx, N, H, W, C, stream));
     return cudaGetLastError();
 }

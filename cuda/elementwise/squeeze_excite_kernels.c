@@ -1,5 +1,5 @@
-/* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale, ResNet-D's 2x2 average
- * pooling, and the op drop. Data is f32, f16 or bf16, one type in an op. */
+/* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale, average pooling over 2x2
+ * windows, blur pooling, channel convolutions and the op drop. Data is f32, f16 or bf16, one type in an op. */
 #include "core/rng.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -67,31 +67,18 @@ static cr_status drop_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-static cr_status avgpool2x2_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_avgpool2x2_x);
-    CUDA_TRY(ck_avgpool2x2(cuda_type(x), call->in[CR_IN_avgpool2x2_x], call->out[CR_OUT_avgpool2x2_y], x->dim[0],
-                           x->dim[1], x->dim[2], x->dim[3], cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
-static cr_status avgpool2x2_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *dx = cuda_out(call->program, call->op, CR_OUT_avgpool2x2_grad_dx);
-    CUDA_TRY(ck_avgpool2x2_grad(cuda_type(dx), call->in[CR_IN_avgpool2x2_grad_dy], call->out[CR_OUT_avgpool2x2_grad_dx],
-                                dx->dim[0], dx->dim[1], dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
-static cr_status blurpool_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_blurpool_x);
-    CUDA_TRY(ck_blurpool(cuda_type(x), call->in[CR_IN_blurpool_x], call->out[CR_OUT_blurpool_y], x->dim[0], x->dim[1],
-                         x->dim[2], x->dim[3], cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
-static cr_status blurpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *dx = cuda_out(call->program, call->op, CR_OUT_blurpool_grad_dx);
-    CUDA_TRY(ck_blurpool_grad(cuda_type(dx), call->in[CR_IN_blurpool_grad_dy], call->out[CR_OUT_blurpool_grad_dx],
-                              dx->dim[0], dx->dim[1], dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
+static cr_status halve_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_op     *op    = call->op;
+    const bool              grad  = op->kind == CR_OP_avgpool2x2_grad || op->kind == CR_OP_blurpool_grad;
+    const bool              blur  = op->kind == CR_OP_blurpool || op->kind == CR_OP_blurpool_grad;
+    const struct cr_tensor *x     = grad ? cuda_out(call->program, op, 0) : cuda_in(call->program, op, 0);
+    const struct ck_window  image = {.N = x->dim[0],
+                                     .H = x->dim[1],
+                                     .W = x->dim[2],
+                                     .C = x->dim[3],
+                                     .P = (x->dim[1] + 1) / 2,
+                                     .Q = (x->dim[2] + 1) / 2};
+    CUDA_TRY(ck_halve(cuda_type(x), blur, grad, call->in[0], call->out[0], &image, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -99,12 +86,12 @@ static cr_status blurpool_grad_launch(struct cr_device *device, const struct cr_
     { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .launch = launcher }
 const struct cr_kernel cr_cuda_squeeze_excite_kernels[] = {KERNEL(se_scale, se_scale_launch),
                                                            KERNEL(se_scale_grad, se_scale_grad_launch),
-                                                           KERNEL(avgpool2x2, avgpool2x2_launch),
-                                                           KERNEL(avgpool2x2_grad, avgpool2x2_grad_launch),
+                                                           KERNEL(avgpool2x2, halve_launch),
+                                                           KERNEL(avgpool2x2_grad, halve_launch),
                                                            KERNEL(drop, drop_launch),
                                                            KERNEL(channel_conv, channel_conv_launch),
                                                            KERNEL(channel_conv_dgrad, channel_conv_launch),
                                                            KERNEL(channel_conv_wgrad, channel_conv_wgrad_launch),
-                                                           KERNEL(blurpool, blurpool_launch),
-                                                           KERNEL(blurpool_grad, blurpool_grad_launch),
+                                                           KERNEL(blurpool, halve_launch),
+                                                           KERNEL(blurpool_grad, halve_launch),
                                                            {0}};

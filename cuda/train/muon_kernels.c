@@ -1,4 +1,4 @@
-/* cuda/train/muon_kernels.c: kernel table for Muon: the update, and the direction of the filters by matrix products.
+/* cuda/train/muon_kernels.c: kernel table for Muon's direction of the filters, by matrix products.
  *
  * Filters of the same shape are multiplied together, as strided batches. Their matrices are copied to the workspace in
  * the type of the products: f16 with sums in f32, or f32 for train.precision = fp32. All matrices of the iteration have
@@ -7,7 +7,9 @@
  * products of M and M',
  *   K <= N:  A = M' M (K x K),  M = M (a I + b A + c A A)
  *   K >  N:  A = M M' (N x N),  M = (a I + b A + c A A) M
- * Deterministic: one stream, one fixed workspace (the backend's), no choice of algorithm by timing. */
+ * Small matrices leave most of the GPU idle, so the groups are spread over BRANCHES streams, which start after the
+ * input of the iteration and which the op's stream waits for. Each branch has a workspace of its own.
+ * Deterministic: a group's result does not depend on its branch, and no algorithm is chosen by timing. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -19,11 +21,12 @@
 
 /* ---- the plan: groups of filters ---- */
 
-enum { ALIGN = 256, GROUP_ELEMS = 1 << 26 };
+enum { ALIGN = 256, GROUP_ELEMS = 1 << 26, BRANCHES = 4 };
 
 struct group {
     int64_t rows, columns; /* of a filter, not transposed */
     int     first, count;  /* filters */
+    int     branch;
 };
 
 struct plan {
@@ -32,7 +35,9 @@ struct plan {
     int                  groups, filters, tiles;
     struct ck_norm_tile *tile; /* device memory, like the next two; NULL on an offline device */
     int32_t             *first_tile;
-    int64_t             *offset; /* [filters] */
+    int64_t             *offset;           /* [filters] */
+    cudaStream_t         stream[BRANCHES]; /* NULL for branch 0, which is the op's stream; those on offline devices */
+    cudaEvent_t          ready, done[BRANCHES];
 };
 
 static int64_t smaller(const struct group *g) {
@@ -60,9 +65,27 @@ static void make_groups(const struct cr_param_store *store, struct plan *plan, b
     }
 }
 
+/* The last groups, which are the largest, first: each goes to the branch with the least work so far. */
+static void assign_branches(const struct plan *plan) {
+    const double launches       = 1.5e10; /* the launches of a group take as long as so many operations */
+    double       load[BRANCHES] = {0};
+    for (int i = plan->groups - 1; i >= 0; i--) {
+        struct group *g = &plan->group[i];
+        const double  m = (double)smaller(g), matrix = (double)g->rows * (double)g->columns;
+        for (int b = 1; b < BRANCHES; b++)
+            if (load[b] < load[g->branch]) g->branch = b;
+        load[g->branch] += launches + CR_MUON_ITERATIONS * g->count * (4 * m * matrix + 2 * m * m * m);
+    }
+}
+
 static void plan_release(void *prepared) {
     struct plan *plan = prepared;
     if (!plan) return;
+    for (int b = 0; b < BRANCHES; b++) {
+        if (plan->stream[b]) (void)cudaStreamDestroy(plan->stream[b]);
+        if (plan->done[b]) (void)cudaEventDestroy(plan->done[b]);
+    }
+    if (plan->ready) (void)cudaEventDestroy(plan->ready);
     (void)cudaFree(plan->tile);
     (void)cudaFree(plan->first_tile);
     (void)cudaFree(plan->offset);
@@ -89,6 +112,15 @@ static void fill_tables(const struct cr_param_store *store, const struct plan *p
     first_tile[plan->filters] = t;
 }
 
+static cr_status make_branches(struct plan *plan) {
+    CUDA_TRY(cudaEventCreateWithFlags(&plan->ready, cudaEventDisableTiming));
+    for (int b = 1; b < BRANCHES; b++) {
+        CUDA_TRY(cudaStreamCreateWithFlags(&plan->stream[b], cudaStreamNonBlocking));
+        CUDA_TRY(cudaEventCreateWithFlags(&plan->done[b], cudaEventDisableTiming));
+    }
+    return CR_OK;
+}
+
 static cr_status make_tables(struct cr_device *device, const struct cr_param_store *store, struct plan *plan) {
     const size_t         filters = (size_t)plan->filters, tiles = (size_t)plan->tiles;
     struct ck_norm_tile *tile   = cr_alloc(tiles + 1, sizeof *tile);
@@ -100,6 +132,7 @@ static cr_status make_tables(struct cr_device *device, const struct cr_param_sto
     CR_TRY_OUT(cr_cuda_table(device, tile, tiles * sizeof *tile, (void **)&plan->tile));
     CR_TRY_OUT(cr_cuda_table(device, first, (filters + 1) * sizeof *first, (void **)&plan->first_tile));
     CR_TRY_OUT(cr_cuda_table(device, offset, filters * sizeof *offset, (void **)&plan->offset));
+    CR_TRY_OUT(make_branches(plan));
 out:
     cr_free(tile);
     cr_free(first);
@@ -107,26 +140,42 @@ out:
     return status;
 }
 
-/* ---- the workspace: inverse norms, sums of tiles, then X, the next X, A and A A of one group after the other ---- */
+/* ---- the workspace: inverse norms, sums of tiles, then for each branch the workspace of cuBLAS, X, the next X, A and
+ * A A of one group after the other ---- */
 
 struct layout {
-    size_t part, x, next, a, square, end; /* bytes from the start of the workspace */
+    size_t x, next, a, square, end; /* bytes from the start of the branch */
 };
 
 static size_t aligned(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static struct layout layout_of(const struct plan *plan, const struct group *g, size_t elem) {
+static struct layout layout_of(const struct group *g, size_t elem) {
     const size_t  X = aligned((size_t)(g->count * g->rows * g->columns) * elem);
     const size_t  A = (size_t)(g->count * smaller(g) * smaller(g));
-    struct layout l = {.part = aligned((size_t)plan->filters * sizeof(double))};
-    l.x             = l.part + aligned(ck_muon_input_workspace(plan->tiles));
+    struct layout l = {.x = CR_CUDA_BLAS_BYTES};
     l.next          = l.x + X;
     l.a             = l.next + X;
     l.square        = l.a + aligned(A * elem);
     l.end           = l.square + aligned(A * sizeof(float));
     return l;
+}
+
+static size_t part_bytes(const struct plan *plan) {
+    return aligned((size_t)plan->filters * sizeof(double));
+}
+
+/* Where a branch starts; for BRANCHES the end of the workspace. */
+static size_t branch_start(const struct plan *plan, int branch, size_t elem) {
+    size_t start = part_bytes(plan) + aligned(ck_muon_input_workspace(plan->tiles));
+    for (int b = 0; b < branch; b++) {
+        size_t most = 0;
+        for (int g = 0; g < plan->groups; g++)
+            if (plan->group[g].branch == b) most = CR_MAX(most, layout_of(&plan->group[g], elem).end);
+        start += aligned(most);
+    }
+    return start;
 }
 
 static cr_status make_plan(const struct cr_param_store *store, struct plan *plan) {
@@ -138,6 +187,7 @@ static cr_status make_plan(const struct cr_param_store *store, struct plan *plan
         return CR_NO_MEMORY((size_t)store->params * sizeof *plan->group);
     }
     make_groups(store, plan, taken);
+    assign_branches(plan);
     for (int f = 0; f < plan->filters; f++) plan->tiles += tiles_of(&store->param[plan->param[f]]);
     cr_free(taken);
     return CR_OK;
@@ -151,8 +201,7 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, s
     *workspace_bytes = 0;
     CR_ALLOC(plan, 1);
     CR_TRY_OUT(make_plan(p->store, plan));
-    for (int g = 0; g < plan->groups; g++)
-        *workspace_bytes = CR_MAX(*workspace_bytes, layout_of(plan, &plan->group[g], elem).end);
+    *workspace_bytes = branch_start(plan, BRANCHES, elem);
     if (!cuda_of(device)->offline) {
         cublasHandle_t blas; /* opened here, because a launch may not allocate */
         CR_TRY_OUT(cr_cuda_cublas(cuda_of(device), &blas));
@@ -256,24 +305,53 @@ static struct ck_muon_input input_of(struct cr_device *device, const struct cr_c
                                   .nesterov   = call->op->attr.sgd.nesterov};
 }
 
-static cr_status launch(struct cr_device *device, const struct cr_call *call, cudaDataType type) {
-    const struct plan         *plan    = call->prepared;
-    const struct ck_muon_input args    = input_of(device, call);
-    char *const                base    = call->workspace;
-    struct work                w       = {.stream = cr_cuda_stream(device, call), .type = type};
-    double                    *inverse = call->workspace;
-    CR_ASSERT(call->op->stream == CR_STREAM_COMPUTE); /* the stream of the handle */
-    CR_TRY(cr_cuda_cublas(cuda_of(device), &w.blas));
-    CUBLAS_TRY(cublasSetMathMode(w.blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
-    CUDA_TRY(ck_muon_input(&args, inverse, base + (plan->filters ? aligned((size_t)plan->filters * sizeof(double)) : 0),
-                           w.stream));
+/* The groups of a branch, after the input of the iteration. */
+static cr_status launch_branch(struct work *w, const struct plan *plan, int branch, char *workspace, float *y) {
+    const size_t  elem    = w->type == CUDA_R_16F ? sizeof(uint16_t) : sizeof(float);
+    const double *inverse = (const double *)(const void *)workspace;
+    char *const   base    = workspace + branch_start(plan, branch, elem);
+    CUBLAS_TRY(cublasSetStream(w->blas, w->stream));
+    CUBLAS_TRY(cublasSetWorkspace(w->blas, base, CR_CUDA_BLAS_BYTES));
     for (int g = 0; g < plan->groups; g++) {
-        const struct layout l = layout_of(plan, &plan->group[g], type == CUDA_R_16F ? sizeof(uint16_t) : sizeof(float));
-        w.group               = &plan->group[g];
-        w.x = base + l.x, w.next = base + l.next, w.a = base + l.a, w.square = base + l.square;
-        CR_TRY(launch_group(&w, plan, inverse, args.y));
+        const struct layout l = layout_of(&plan->group[g], elem);
+        if (plan->group[g].branch != branch) continue;
+        w->group = &plan->group[g];
+        w->x = base + l.x, w->next = base + l.next, w->a = base + l.a, w->square = base + l.square;
+        CR_TRY(launch_group(w, plan, inverse, y));
     }
     return CR_OK;
+}
+
+static cr_status launch_branches(struct work *w, const struct plan *plan, char *workspace, float *y) {
+    const cudaStream_t stream = w->stream;
+    const int          used   = CR_MIN(BRANCHES, plan->groups);
+    CUDA_TRY(cudaEventRecord(plan->ready, stream));
+    for (int b = 1; b < used; b++) {
+        w->stream = plan->stream[b];
+        CUDA_TRY(cudaStreamWaitEvent(w->stream, plan->ready, 0));
+        CR_TRY(launch_branch(w, plan, b, workspace, y));
+        CUDA_TRY(cudaEventRecord(plan->done[b], w->stream));
+    }
+    w->stream = stream;
+    CR_TRY(launch_branch(w, plan, 0, workspace, y));
+    for (int b = 1; b < used; b++) CUDA_TRY(cudaStreamWaitEvent(stream, plan->done[b], 0));
+    return CR_OK;
+}
+
+static cr_status launch(struct cr_device *device, const struct cr_call *call, cudaDataType type) {
+    struct cuda_device        *d       = cuda_of(device);
+    const struct plan         *plan    = call->prepared;
+    const struct ck_muon_input args    = input_of(device, call);
+    double                    *inverse = call->workspace;
+    struct work                w       = {.stream = cr_cuda_stream(device, call), .type = type};
+    CR_ASSERT(call->op->stream == CR_STREAM_COMPUTE); /* the stream of the handle */
+    CR_TRY(cr_cuda_cublas(d, &w.blas));
+    CUBLAS_TRY(cublasSetMathMode(w.blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+    CUDA_TRY(ck_muon_input(&args, inverse, (char *)call->workspace + part_bytes(plan), w.stream));
+    const cr_status status = launch_branches(&w, plan, call->workspace, args.y);
+    CUBLAS_TRY(cublasSetStream(w.blas, d->stream[CR_STREAM_COMPUTE]));
+    CUBLAS_TRY(cublasSetWorkspace(w.blas, d->blas_workspace, CR_CUDA_BLAS_BYTES));
+    return status;
 }
 
 static cr_status launch_f16(struct cr_device *device, const struct cr_call *call) {
@@ -298,30 +376,15 @@ static bool accepts_f16(const struct cr_device *device, const struct cr_program 
     return (device->options.tf32 || p->real == CR_F16 || p->real == CR_BF16) && accepts_f32(device, p, op);
 }
 
-/* ---- muon ---- */
-
-static cr_status muon_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
-    const struct update_tables *tables = call->prepared;
-    const struct ck_muon        args   = {.rule      = {.sgd    = cr_cuda_sgd_args(device, call),
-                                                        .second = call->out[CR_OUT_muon_second],
-                                                        .beta2  = attr->beta2,
-                                                        .eps    = attr->eps},
-                                          .direction = call->in[CR_IN_muon_direction],
-                                          .factor    = tables->factor};
-    CUDA_TRY(ck_muon(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
 /* ---- the table ---- */
 
-#define KERNEL(name_, kind, how, ...)                                                                                  \
-    { CR_KERNEL(name_, kind, how), .dtypes = CR_TYPES_F32, .optional_in = CR_IN_BIT(kind, mask), __VA_ARGS__ }
+#define KERNEL(name_, how, ...)                                                                                        \
+    {                                                                                                                  \
+        CR_KERNEL("cublas.muon_direction." name_, muon_direction, how),                                                \
+            .dtypes = CR_TYPES_F32, .optional_in = CR_IN_BIT(muon_direction, mask), .release = plan_release,           \
+            __VA_ARGS__                                                                                                \
+    }
 const struct cr_kernel cr_cuda_muon_kernels[] = {
-    KERNEL("cublas.muon_direction.f16", muon_direction, CR_MATH_F16, .accepts = accepts_f16, .prepare = prepare_f16,
-           .launch = launch_f16, .release = plan_release),
-    KERNEL("cublas.muon_direction.f32", muon_direction, CR_MATH_F32, .accepts = accepts_f32, .prepare = prepare_f32,
-           .launch = launch_f32, .release = plan_release),
-    KERNEL("cuda.muon", muon, CR_MATH_F32, .accepts = cr_cuda_update_accepts, .prepare = cr_cuda_update_prepare,
-           .launch = muon_launch, .release = cr_cuda_update_release),
+    KERNEL("f16", CR_MATH_F16, .accepts = accepts_f16, .prepare = prepare_f16, .launch = launch_f16),
+    KERNEL("f32", CR_MATH_F32, .accepts = accepts_f32, .prepare = prepare_f32, .launch = launch_f32),
     {0}};

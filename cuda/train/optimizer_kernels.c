@@ -3,6 +3,7 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/train/muon.h"
 #include "cuda/train/update_tables.h"
 
 /* ---- buffers ---- */
@@ -76,6 +77,19 @@ static cr_status adamw_launch(struct cr_device *device, const struct cr_call *ca
                                       .beta2  = attr->beta2,
                                       .eps    = attr->eps};
     CUDA_TRY(ck_adamw(&args, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status muon_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
+    const struct update_tables *tables = call->prepared;
+    const struct ck_muon        args   = {.rule      = {.sgd    = cr_cuda_sgd_args(device, call),
+                                                        .second = call->out[CR_OUT_muon_second],
+                                                        .beta2  = attr->beta2,
+                                                        .eps    = attr->eps},
+                                          .direction = call->in[CR_IN_muon_direction],
+                                          .factor    = tables->factor};
+    CUDA_TRY(ck_muon(&args, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -201,6 +215,7 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
 const struct cr_kernel cr_cuda_optimizer_kernels[] = {
     RULE(sgd),
     RULE(adamw),
+    RULE(muon),
     RULE(lars),
     RULE(lamb),
     WITH_TABLES(param_norms, param_norms_accepts),

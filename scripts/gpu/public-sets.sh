@@ -119,14 +119,11 @@ queue() {
         cifar94) S="1 2 3 4 5"; seeds cifar94 cifar10-94 ${COPT_94:-} ;;
         cifar96) S="1 2 3 4 5"; seeds cifar96 cifar10-96 ${COPT_96:-} ;;
         cifarv)
-            seeds cifarv-0base cifar10-94
-            seeds cifarv-1muon6 cifar10-94 $muon optim.lr=0.006 train.epochs=12 data.image_sizes=24@0,32@5
-            seeds cifarv-2muon12 cifar10-94 $muon optim.lr=0.012 train.epochs=12 data.image_sizes=24@0,32@5
-            seeds cifarv-3muon24 cifar10-94 $muon optim.lr=0.024 train.epochs=12 data.image_sizes=24@0,32@5
-            seeds cifarv-4muon10 cifar10-94 $muon optim.lr=0.012 train.epochs=10 data.image_sizes=24@0,32@5
-            seeds cifarv-5short cifar10-94 train.epochs=16 data.image_sizes=24@0,32@7
-            seeds cifarv-6muon96 cifar10-96 $muon optim.lr=0.006 train.epochs=50 data.image_sizes=24@0,32@17
-            seeds cifarv-7muon96 cifar10-96 $muon optim.lr=0.012 train.epochs=50 data.image_sizes=24@0,32@17 ;;
+            local lr="optim.lr=0.018"; S="1 2 3 4 5"
+            seeds cifarv-94x13 cifar10-94 $muon $lr train.epochs=13 data.image_sizes=24@0,32@5
+            seeds cifarv-94x14 cifar10-94 $muon $lr train.epochs=14 data.image_sizes=24@0,32@6
+            seeds cifarv-94x15 cifar10-94 $muon $lr train.epochs=15 data.image_sizes=24@0,32@6
+            seeds cifarv-96x55 cifar10-96 $muon $lr train.epochs=55 data.image_sizes=24@0,32@18 ;;
         prune0) S=1; seeds dense56 cifar10-resnet56 ;;
         prune) S="1 2 3 4 5"; [ -d "$E/runs/dense56-1/best" ] || { echo "prune0 first" >&2; return; }
             dense=model.weights=$E/runs/dense56-1/best
