@@ -119,11 +119,8 @@ queue() {
         cifar94) S="1 2 3 4 5"; seeds cifar94 cifar10-94 ${COPT_94:-} ;;
         cifar96) S="1 2 3 4 5"; seeds cifar96 cifar10-96 ${COPT_96:-} ;;
         cifarv)
-            local lr="optim.lr=0.018"; S="1 2 3 4 5"
-            seeds cifarv-94x13 cifar10-94 $muon $lr train.epochs=13 data.image_sizes=24@0,32@5
-            seeds cifarv-94x14 cifar10-94 $muon $lr train.epochs=14 data.image_sizes=24@0,32@6
-            seeds cifarv-94x15 cifar10-94 $muon $lr train.epochs=15 data.image_sizes=24@0,32@6
-            seeds cifarv-96x55 cifar10-96 $muon $lr train.epochs=55 data.image_sizes=24@0,32@18 ;;
+            S="1 2 3 4 5"
+            seeds cifarv-96x70 cifar10-96 $muon optim.lr=0.012 train.epochs=70 data.image_sizes=24@0,32@23 ;;
         prune0) S=1; seeds dense56 cifar10-resnet56 ;;
         prune) S="1 2 3 4 5"; [ -d "$E/runs/dense56-1/best" ] || { echo "prune0 first" >&2; return; }
             dense=model.weights=$E/runs/dense56-1/best
