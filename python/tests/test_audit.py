@@ -302,6 +302,7 @@ class Audit(unittest.TestCase):
 
 class Ends(unittest.TestCase):
     @needs_extra
+    @support.needs_library
     def test_names(self):
         """Names of images and classes that lists, tables and spreadsheets treat in another way."""
         odd, rows = [b"=a;b/=1.png", b" c, d/n\xff.png"], np.arange(4, dtype=np.float32).reshape(2, 2)

@@ -76,6 +76,7 @@ class Errors(unittest.TestCase):
             errors._all.files = places
         self.assertFalse(os.path.exists("gone"))
 
+    @support.needs_library
     def test_features(self):
         """Images that are gone or damaged have nan, beside files and alone."""
         from cresnet._inspect.program import features
