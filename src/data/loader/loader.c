@@ -170,8 +170,8 @@ static void create_mutexes(struct cr_loader *loader) {
  * half of the workers that have started. The remaining ones end, because other parts of the program need threads. */
 static void keep_half(struct cr_loader *loader, int error) {
     const int left = loader->started / 2;
-    cr_log(CR_LOG_WARN, "%d instead of %d threads load images (data.workers): the system starts no more (%s)",
-           CR_MAX(left, 1), loader->options.workers, strerror(error));
+    cr_log(CR_LOG_WARN, "%d of %d threads load images (data.workers)%s: the system starts no more (%s)", left,
+           loader->options.workers, left ? "" : ", the main thread does", strerror(error));
     pthread_mutex_lock(&loader->mutex);
     for (int i = left; i < loader->started; i++) loader->workers[i].retired = true;
     loader->options.workers = left;

@@ -38,6 +38,9 @@ CR_MUST cr_status cr_dnnl_open(struct cr_device *device, struct dnnl_handles **o
 CR_MUST cr_status cr_dnnl_check(dnnl_status_t status, const char *what);
 #define DNNL_TRY_OUT(call) CR_TRY_OUT(cr_dnnl_check((call), #call))
 
+/* dnnl_primitive_create, which crashes when there is no memory for its code; dnnl_out_of_memory then. */
+dnnl_status_t cr_dnnl_primitive_create(dnnl_primitive_t *out, const_dnnl_primitive_desc_t desc);
+
 /* Creates the descriptor of a four-dimensional f32 tensor with dims in the order N, C, H, W and this layout. */
 CR_MUST cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag);
 /* The same with `dims` dimensions and elements of this type. */

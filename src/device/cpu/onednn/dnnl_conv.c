@@ -93,7 +93,7 @@ static cr_status make_reorder(struct conv_state *s, cr_dnnl_md_ref from, cr_dnnl
         DNNL_TRY_OUT(dnnl_primitive_attr_set_post_ops(attr, ops));
     }
     DNNL_TRY_OUT(dnnl_reorder_primitive_desc_create(&pd, from, engine, to, engine, attr));
-    DNNL_TRY_OUT(dnnl_primitive_create(&s->reorder, pd));
+    DNNL_TRY_OUT(cr_dnnl_primitive_create(&s->reorder, pd));
 out:
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (ops) dnnl_post_ops_destroy(ops);
@@ -145,7 +145,7 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
                                 pd, wgrad ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
     const cr_dnnl_md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     CR_TRY_OUT(make_memories(s, &d, kind, w, scratch, h->engine));
-    DNNL_TRY_OUT(dnnl_primitive_create(&s->conv, pd));
+    DNNL_TRY_OUT(cr_dnnl_primitive_create(&s->conv, pd));
     if (add || !dnnl_memory_desc_equal(w, user)) {
         CR_TRY_OUT(make_reorder(s, wgrad ? w : user, wgrad ? user : w, add, h->engine));
         s->filter_bytes = rounded(dnnl_memory_desc_get_size(w));

@@ -48,6 +48,15 @@ cr_status cr_dnnl_check(dnnl_status_t status, const char *what) {
     return CR_FAIL(status == dnnl_out_of_memory ? CR_ERR_MEMORY : CR_ERR_DEVICE, "oneDNN: %s (%s)", name, what);
 }
 
+/* oneDNN's code generator writes to its buffer even when it got none, so memory is tried first. */
+dnnl_status_t cr_dnnl_primitive_create(dnnl_primitive_t *out, const_dnnl_primitive_desc_t desc) {
+    enum { CODE_BYTES = 8 << 20 };
+    void *room = cr_alloc(1, CODE_BYTES);
+    if (!room) return dnnl_out_of_memory;
+    cr_free(room);
+    return dnnl_primitive_create(out, desc);
+}
+
 cr_status cr_dnnl_open(struct cr_device *device, struct dnnl_handles **out) {
     struct cpu_device   *cpu    = cpu_of(device);
     struct dnnl_handles *h      = cpu->dnnl;
