@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/mman.h>
 
 /* ---- the level ---- */
 
@@ -48,12 +49,12 @@ cr_status cr_dnnl_check(dnnl_status_t status, const char *what) {
     return CR_FAIL(status == dnnl_out_of_memory ? CR_ERR_MEMORY : CR_ERR_DEVICE, "oneDNN: %s (%s)", name, what);
 }
 
-/* oneDNN's code generator writes to its buffer even when it got none, so memory is tried first. */
+/* oneDNN maps 256 KiB for the code of each kernel and writes there even when the system refused, so it is tried first. */
 dnnl_status_t cr_dnnl_primitive_create(dnnl_primitive_t *out, const_dnnl_primitive_desc_t desc) {
     enum { CODE_BYTES = 8 << 20 };
-    void *room = cr_alloc(1, CODE_BYTES);
-    if (!room) return dnnl_out_of_memory;
-    cr_free(room);
+    void *room = mmap(NULL, CODE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) return dnnl_out_of_memory;
+    (void)munmap(room, CODE_BYTES);
     return dnnl_primitive_create(out, desc);
 }
 
