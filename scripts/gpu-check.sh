@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # gpu-check.sh [PART ...]: builds cresnet on a machine with a GPU and verifies its results and its speed there.
 # The table at the end has one row per result: PASS, FAIL, INFO (a number without a target) or SKIP. When a part fails or reaches
-# its time limit, the table says so and the next part runs. Exit code 0: no row is FAIL.
+# its time limit, the table says so and the next part runs; what the limit of the call cuts is SKIP. Exit code 0: no row is FAIL.
 # Parts in default order; each part has a time limit, and LIMIT_S limits the whole call:
 #   build ops tests check resume eval init startup speed depths small infer memory offload spdnn sparse profile parity grads
-#   imagenette photos sanitize cifar seeds; with several GPUs also: ranks ranktests ranktune launch rankcifar (scripts/gpu/ranks.sh)
+#   imagenette photos sanitize cifar seeds; with several GPUs also: the parts of scripts/gpu/ranks.sh and scripts/gpu/imagenet-size.sh
 # On request: packs (accuracy on CRESNET_PHOTOS as files and as smaller ones, PACKS; PACK_EPOCHS, SEEDS); loading and decode (speed and
 #   equality of training on the JPEG files of CRESNET_JPEGS: scripts/gpu/loading.sh)
 #
@@ -18,7 +18,6 @@
 #   CRESNET_MNIST     spdnn: train-images-idx3-ubyte, or its .gz (.gpu/mnist/); without it, synthetic digits are used
 #   CRESNET_PHOTOS    folder with train/ and val/ of photos in class folders (.gpu/imagenette)
 #   CRESNET_PEER      PyTorch program for comparison (.gpu/torch_resnet.py): PEER train 50 256 224 fp16-compile,bf16-compile
-#   CRESNET_DDP       PyTorch program for several GPUs (.gpu/torch_ddp.py)
 #   GPUS              numbers of GPUs ("1 2 4 8"); larger numbers than the machine has are ignored
 #   PEER_DEPTHS       depths: network depths for which PyTorch is measured too ("18 101 152" takes about four minutes)
 #   OFFLOAD_NETS      offload: networks ("ResNet-50 Wide-ResNet-50-2", batch 256; other networks, e.g. ResNet-101, use batch 128)
@@ -50,12 +49,13 @@ fi
 declare -A part_limit=([build]=400 [ops]=300 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=150 [startup]=60 [speed]=260 [depths]=420
     [small]=120 [infer]=150 [memory]=400 [offload]=540 [spdnn]=400 [sparse]=540
     [profile]=90 [parity]=300 [grads]=420 [imagenette]=90 [photos]=240 [sanitize]=300
-    [cifar]=530 [seeds]=550 [packs]=550 [loading]=580 [decode]=240 [ranks]=540 [ranktune]=400 [ranktests]=400 [launch]=200 [rankcifar]=540)
+    [cifar]=530 [seeds]=550 [packs]=550 [loading]=580 [decode]=240 [ranktune]=400 [ranktests]=400 [launch]=200 [rankcifar]=540
+    [ranks]=240 [ddp]=180 [packed]=180 [imagenet]=${IMAGENET_LIMIT:-270} [hosts]=180 [starts]=80 [batches]=180)
 all="build ops tests check resume eval init startup speed depths small infer memory offload spdnn sparse profile parity grads imagenette photos sanitize cifar seeds"
 
 [ $# -gt 0 ] || set -- $all
 for part in "$@"; do
-    [ -n "${part_limit[$part]:-}" ] || { echo "gpu-check.sh: unknown part $part; parts: $all packs loading decode ranks ranktests ranktune launch rankcifar" >&2; exit 2; }
+    [ -n "${part_limit[$part]:-}" ] || { echo "gpu-check.sh: unknown part $part; parts: ${!part_limit[*]}" >&2; exit 2; }
 done
 [ "$1" = build ] || [ -x "$BUILD/cresnet" ] || set -- build "$@"
 
@@ -88,7 +88,11 @@ for part in "$@"; do
     fi
     PART=$part PART_LIMIT=$now timeout -k 5 $now bash "$0" --part "$part" >>"$log" 2>&1 </dev/null
     code=$?
-    [ $code -ne 124 ] && [ $code -ne 137 ] || printf '%-4s %-10s %-34s %s\n' FAIL "$part" "-" "stopped at its time limit, $now s" >>"$ROWS"
+    if [ $code -eq 124 ] || [ $code -eq 137 ]; then
+        result=FAIL why="stopped at its time limit, $now s"
+        [ $now -ge "${part_limit[$part]}" ] || result=SKIP why="stopped after $now s: time limit of this call reached"
+        printf '%-4s %-10s %-34s %s\n' $result "$part" "-" "$why" >>"$ROWS"
+    fi
     if [ ! -s "$ROWS" ]; then
         printf '%-4s %-10s %-34s %s\n' FAIL "$part" "-" "exit code $code: $(tail -n 1 "$log" | cut -c 1-160)" >>"$ROWS"
     fi

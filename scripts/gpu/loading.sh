@@ -6,32 +6,20 @@
 #   LOADING_CORES   numbers of cores ("16 8 4")
 #   LOADING_TORCH   no: without PyTorch (tests/tools/torch_loading.py)
 
-# Links the photos into $WORK/jpegs/train and /val, each name once.
-link_photos() {
-    python3 - "$CRESNET_JPEGS" "$WORK/jpegs" <<'PY'
-import os, sys
-photos = sorted(f.path for f in os.scandir(sys.argv[1]) if f.name.lower().endswith((".jpg", ".jpeg")))
-for split, images in (("train", 25600), ("val", 1000)):
-    for k in range(1000):
-        os.makedirs("%s/%s/c%03d" % (sys.argv[2], split, k), exist_ok=True)
-    for i in range(images):
-        name = "%s/%s/c%03d/%05d.jpeg" % (sys.argv[2], split, i % 1000, i)
-        if not os.path.lexists(name):
-            os.symlink(os.path.abspath(photos[i % len(photos)]), name)
-for photo in photos:  # into the page cache
-    open(photo, "rb").read()
-print(len(photos), "photos")
-PY
-}
+export CRESNET_JPEGS=${CRESNET_JPEGS:-.gpu/jpegs}
+
+# link_photos OUT TRAIN VAL [CLASSES]: names in OUT/train and OUT/val that are links to the photos (link_photos.py)
+link_photos() { python3 scripts/gpu/link_photos.py "$CRESNET_JPEGS" "$@"; }
 
 # rate_on_photos NAME CORES KEY=VALUE...: the median of the logged rates after the first 60 steps of a short training that is bound to the first CORES
-# processors; 0 if it failed. The last loss goes to $WORK/loss-NAME.txt.
+# processors; 0 if it failed. LOADING_NET: the configuration and its options. The last loss goes to $WORK/loss-NAME.txt.
 rate_on_photos() {
-    local name=$1 cores=$2 run=$WORK/loading
+    local name=$1 cores=$2 run=$WORK/loading steps=${LOADING_STEPS:-210}
     shift 2
     rm -rf "$run"
-    taskset -c "0-$((cores - 1))" "$bin" train configs/resnet50.ini "$(device_option)" train.precision=fp16 train.log_every=30 train.steps="${LOADING_STEPS:-210}" \
-        train.eval_every=0 data.workers="$cores" -q -o "$run" "$@" >&2 || { echo 0; return; }
+    # shellcheck disable=SC2086
+    timeout -k 5 150 taskset -c "0-$((cores - 1))" "$bin" train ${LOADING_NET:-configs/resnet50.ini train.precision=fp16} "$(device_option)" \
+        train.log_every=$((steps > 60 ? 30 : (steps + 1) / 2)) train.steps="$steps" train.eval_every=0 data.workers="$cores" -q -o "$run" "$@" >&2 || { echo 0; return; }
     python3 - "$run/log.jsonl" "$WORK/loss-$name.txt" <<'PY'
 import json, statistics, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
@@ -61,10 +49,9 @@ two_gpus() {
 
 part_loading() {
     local cores whole python files=$WORK/jpegs packed=$WORK/jpegs-256
-    CRESNET_JPEGS=${CRESNET_JPEGS:-.gpu/jpegs}
     ls "$CRESNET_JPEGS"/*.[jJ]*[gG] >/dev/null 2>&1 || { row SKIP "training on photos" "no photos in $CRESNET_JPEGS"; return; }
     gpu || { row SKIP "training on photos" "no GPU"; return; }
-    link_photos
+    link_photos "$WORK/jpegs" 25600 1000 || { row FAIL "links to photos" "see the log"; return; }
     whole=$(rate_on_photos synthetic 16 data.kind=synthetic data.train_images=25600 data.val_images=256)
     row INFO "synthetic images" "$whole img/s"
     for cores in ${LOADING_CORES:-16 8 4}; do
@@ -102,10 +89,9 @@ same_runs() {
 
 part_decode() {
     local fit code
-    CRESNET_JPEGS=${CRESNET_JPEGS:-.gpu/jpegs}
     ls "$CRESNET_JPEGS"/*.[jJ]*[gG] >/dev/null 2>&1 || { row SKIP "decoding of photos" "no photos in $CRESNET_JPEGS"; return; }
     gpu || { row SKIP "decoding of photos" "no GPU"; return; }
-    link_photos
+    link_photos "$WORK/jpegs" 25600 1000 || { row FAIL "links to photos" "see the log"; return; }
     rm -rf "$WORK/decode"
     for fit in crop squash letterbox; do
         decode_run $fit-cpu data.fit=$fit data.decode=cpu

@@ -250,19 +250,22 @@ step_of() { # PRECISION STEPS MORE...
     if gpu; then "$bin" bench step configs/resnet50.ini -b 256 "$@"; else "$bin" bench step configs/cifar10-resnet20.ini -b 16 "$@"; fi
 }
 
-# Uses its own cache of kernel times: the first start measures them, the next two starts read them.
-part_startup() {
-    local i out s target
+# start_ups OPTIONS...: three rows. A cache of kernel times of its own: the first start measures them, the next two starts read them. Several GPUs have no target.
+start_ups() {
+    local i out s target parts
     export CRESNET_CACHE=$WORK/startup-cache
     rm -rf "$CRESNET_CACHE"
     for i in cold warm warm; do
-        out=$(step_of "$(gpu && echo fp16 || echo fp32)" 10 | tee -a /dev/stderr)
+        out=$(step_of "$(gpu && echo fp16 || echo fp32)" 10 "$@" | tee -a /dev/stderr)
         s=$(echo "$out" | field time_to_first_step_s)
+        parts=$(echo "$out" | sed -n 's/.*"start": "\([^"]*\)".*/\1/p')
         target=$([ $i = cold ] && echo 2.8 || echo 1.5)
+        if [ $# -gt 0 ] && is_number "$s"; then row INFO "time to first step, $i cache, $*" "$s s; $parts"; continue; fi
         is_number "$s" && holds "$s <= $target"
-        verdict $? "time to first step, $i cache" "${s:-none} s, target $target; $(echo "$out" | sed -n 's/.*"start": "\([^"]*\)".*/\1/p')"
+        verdict $? "time to first step, $i cache" "${s:-none} s, target $target; $parts"
     done
 }
+part_startup() { start_ups; }
 
 # peer KIND DEPTH BATCH SIZE MODES: measures PyTorch; appends one line per mode to peer.txt
 peer() {
@@ -366,6 +369,8 @@ part_profile() {
 
 # shellcheck source=scripts/gpu/loading.sh
 . "$(dirname "${BASH_SOURCE[0]}")/loading.sh"
+# shellcheck source=scripts/gpu/imagenet-size.sh
+. "$(dirname "${BASH_SOURCE[0]}")/imagenet-size.sh"
 # shellcheck source=scripts/gpu/memory.sh
 . "$(dirname "${BASH_SOURCE[0]}")/memory.sh"
 # shellcheck source=scripts/gpu/ranks.sh
