@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # test_attack.sh: a sample of the cases of scripts/attack-test.py, and a test that its rules notice a program that breaks them.
-# Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/support.sh"
 there python3 || { skip "no python3"; sum_up 77; }
 

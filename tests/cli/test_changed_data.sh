@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # test_changed_data.sh: resuming a run whose dataset has changed says what changed: classes, number of images, contents; --force continues.
-# Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 there python3 || { skip "no python3"; sum_up 77; }

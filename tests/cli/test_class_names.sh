@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # test_class_names.sh: two lists of classes meet in every command: the same, another order, another spelling, other names, fewer, none. The
 # network knows three colours perfectly, so its accuracy shows whether each label is compared with the right class.
-# Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 there python3 || { skip "no python3"; sum_up 77; }

@@ -2,7 +2,6 @@
 # test_cli.sh: runs the built program as a user does and checks exit codes, messages, overrides and JSON results. Training runs are in
 # test_cli_train.sh. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
-shapes="data.kind=shapes data.root=images data.train_images=200 data.val_images=40" # images as `data shapes` writes them
 
 # ---- help, version, mistakes on the command line ----
 run; expect "no command" 2 "usage: cresnet COMMAND" "no command given"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # test_cli_budget.sh: `prune --target-ms | --speedup` with several patterns: losses against those of the weights, predicted
 # times, what is written, what is refused. Times are estimates (train.measure=no) except where a check says otherwise.
-# Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 run train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 6 -q; expect "train" 0

@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # test_cli_train.sh: training runs as a user starts them: resumed, interrupted, killed, refused, out of disk, evaluated, pruned, exported.
-# Ends with "N passed, N failed, N skipped".
 #   CRESNET_SANITIZE  when set, the slow cases are skipped
 . "$(dirname "$0")/../harness/cli_support.sh"
-shapes="data.kind=shapes data.root=images data.train_images=200 data.val_images=40" # images as `data shapes` writes them
 mounted=
 trap '[ -z "$mounted" ] || umount "$mounted"; chmod -R u+w "$work"; rm -rf "$work"' EXIT
 

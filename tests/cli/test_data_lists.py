@@ -6,11 +6,8 @@ import io
 import json
 import os
 import shutil
-import sys
 import tarfile
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
-from support import TINY_MODEL, check, cresnet, good, run
+from support import TINY_MODEL, check, cresnet, ends, good, run
 
 
 def write(path, *lines):
@@ -123,8 +120,7 @@ def main():
     check("its evaluation has them", json.loads(cresnet("eval", "less", "--json", "-q").stdout)["images"] == 19)
     good("it resumes", "train", "--resume", "less", "--steps", "3")
     write("labels.csv", "file,label", f"{files['train'][9]},{classes[8]}")
-    ran = cresnet("train", "--resume", "less", "--steps", "4", "-q")
-    check("other labels are other data", ran.returncode == 2 and "--force" in ran.stderr, ran.stderr)
+    ends("other labels are other data", 2, "--force", "train", "--resume", "less", "--steps", "4", "-q")
 
     # lists that do not fit
     write("bad.csv", "file", files["train"][3], "train/none/1.png", "train/none/2.png")
@@ -139,8 +135,7 @@ def main():
     write("bad.csv", "file", *(f for f in files["train"] if f.startswith(f"train/{classes[4]}/")))
     refused("an empty class", f"the class {classes[4]} has no image left for training", "data.exclude=bad.csv")
     write("bad.csv", "reason,file", f",{moved}")
-    ran = cresnet("data", "set", "data.exclude=bad.csv")
-    check("other columns may be empty", ran.returncode == 0, ran.stderr)
+    ends("other columns may be empty", 0, [], "data", "set", "data.exclude=bad.csv")
     write("bad.csv", *files["val"])
     refused("no header", "bad.csv: no column has the name file", "data.exclude=bad.csv")
     write("bad.csv", "file,other", moved)

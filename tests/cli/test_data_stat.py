@@ -6,11 +6,9 @@ import json
 import os
 import random
 import shutil
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+from support import check, cresnet, ends, good, run
 import png
-from support import check, cresnet, good, run
 
 
 def main():
@@ -43,8 +41,7 @@ def main():
         check("all readable", got["unreadable"] == [])
     check("no copies", found["duplicates"] == 0, found)
     check("workers change nothing", cresnet("data", "stat", "set", "--json", "-q", "-j", "1").stdout == ran.stdout)
-    ran = cresnet("data", "verify", "set", "-q")
-    check("a good dataset", ran.returncode == 0 and "14 images read, 0 of them unreadable" in ran.stdout and "no duplicates" in ran.stdout, ran)
+    ends("a good dataset", 0, ["14 images read, 0 of them unreadable", "no duplicates"], "data", "verify", "set", "-q")
 
     shutil.copy("set/train/ape/0.png", "set/train/ape/copy.png")      # within a split
     shutil.copy("set/train/ape/1.png", "set/val/ape/leak.png")        # in validation too
@@ -57,15 +54,13 @@ def main():
     for line in ("set/train/ape/0.png (train) = set/train/ape/copy.png (train)\n", "set/train/ape/1.png (train) = set/val/ape/leak.png (val)\n",
                  "set/train/ape/2.png (train) = set/val/bee/mislabelled.png (val), other label\n"):
         check("copies are named", line in ran.stdout, ran.stdout)
-    ran = cresnet("data", "verify", "set", "-q")
-    check("copies are no damage", ran.returncode == 0 and "3 duplicate images" in ran.stdout, ran)
+    ends("copies are no damage", 0, "3 duplicate images", "data", "verify", "set", "-q")
 
     with open("set/val/ape/0.png", "r+b") as f:
         f.truncate(40)
     open("set/train/bee/text.jpg", "w").write("no image")
     for workers in ("1", "4"):
-        ran = cresnet("data", "verify", "set", "-q", "-j", workers)
-        check("damage", ran.returncode == 1 and "2 of them unreadable" in ran.stdout and "failed verification" in ran.stderr, ran)
+        ran = ends("damage", 1, ["2 of them unreadable", "failed verification"], "data", "verify", "set", "-q", "-j", workers)
         lines = [line for line in ran.stdout.splitlines() if line.startswith("unreadable: ")]
         check("damage is named", len(lines) == 2 and "set/train/bee/text.jpg" in lines[0] and "set/val/ape/0.png" in lines[1], lines)
     ran = cresnet("data", "verify", "set", "--json", "-q")
@@ -77,10 +72,8 @@ def main():
     ran = cresnet("data", "stat", "set/train", "-q")
     check("a folder without validation", ran.returncode == 0 and "val " not in ran.stdout.split("label")[0], ran)
     check("nothing given", cresnet("data", "stat").returncode == 2)
-    ran = cresnet("data", "stat", "nowhere")
-    check("nowhere", ran.returncode == 2 and "nowhere" in ran.stderr, ran)
-    ran = cresnet("data", "verify", "nowhere.ini")
-    check("no such configuration", ran.returncode == 2 and "nowhere.ini" in ran.stderr, ran)
+    ends("nowhere", 2, "nowhere", "data", "stat", "nowhere")
+    ends("no such configuration", 2, "nowhere.ini", "data", "verify", "nowhere.ini")
 
 
 run(main)

@@ -4,9 +4,7 @@
 import csv
 import os
 import shutil
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
 from support import TINY_MODEL, check, cresnet, good, need, refused, run
 
 need("numpy")

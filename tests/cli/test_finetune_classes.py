@@ -4,10 +4,8 @@ classifier are those of the run, by name. model.head = match in a configuration,
 import glob
 import os
 import shutil
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
-from support import TINY_MODEL, check, cresnet, good, need, refused, run
+from support import TINY_MODEL, check, cresnet, ends, good, need, refused, run
 
 need("numpy")
 import numpy as np
@@ -26,8 +24,7 @@ def rows(run):
 
 
 def finetuned(name, out, *args):
-    ran = cresnet("finetune", *args, "-o", out, *STILL)
-    check(name, ran.returncode == 0, ran.stderr)
+    ran = ends(name, 0, [], "finetune", *args, "-o", out, *STILL)
     return (rows(out) if ran.returncode == 0 else {}), ran.stderr
 
 

@@ -11,13 +11,12 @@ import subprocess
 import sys
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, TESTS + "/tools")
+from support import BIN, ROOT, check, cresnet, ends, run, skip
 import onnx_text
 import peers
 import png
 import torch_file as t
 import weights_file
-from support import BIN, ROOT, check, cresnet, run, skip
 
 CONFIG = """[model]
 arch = custom
@@ -108,8 +107,7 @@ def parameters(onnx):
 
 def loads(name, given, want, *said, config="net.ini", silent=()):
     """The network is `want`, bit for bit, and the messages contain every text of `said` and none of `silent`."""
-    ran = cresnet("export", config, "--weights", given, "--onnx", "x.onnx")
-    check(f"{name}: loaded", ran.returncode == 0, ran.stderr)
+    ran = ends(f"{name}: loaded", 0, [], "export", config, "--weights", given, "--onnx", "x.onnx")
     if ran.returncode == 0:
         values = {key: data for key, (_, shape, data) in want.items() if shape}
         check(f"{name}: bitwise identical", parameters("x.onnx") == values)
@@ -196,15 +194,11 @@ def misfits():
 
 
 def other_commands():
-    ran = cresnet("train", "net.ini", "model.weights=ema_only.pth", "--steps", "1", "-o", "T1")
-    check("train: AveragedModel has a classifier", ran.returncode == 0 and "weights: ema_only.pth\n" in ran.stderr, ran.stderr)
-    ran = cresnet("train", "three.ini", "model.weights=ckpt.pth:model_ema", "--steps", "1", "-o", "T2")
-    check("train: the classifier is replaced", ran.returncode == 0 and "ckpt.pth:model_ema, classifier of 2 classes replaced" in ran.stderr, ran.stderr)
+    ends("train: AveragedModel has a classifier", 0, "weights: ema_only.pth\n", "train", "net.ini", "model.weights=ema_only.pth", "--steps", "1", "-o", "T1")
+    ends("train: the classifier is replaced", 0, "ckpt.pth:model_ema, classifier of 2 classes replaced", "train", "three.ini", "model.weights=ckpt.pth:model_ema", "--steps", "1", "-o", "T2")
     write("body.pth", averaged({n: v for n, v in A.items() if not n.startswith("fc.")}))
-    ran = cresnet("train", "net.ini", "model.weights=body.pth", "--steps", "1", "-o", "T3")
-    check("train: no classifier", ran.returncode == 0 and "which has no classifier: new classifier of 2 classes" in ran.stderr, ran.stderr)
-    ran = cresnet("train", "net.ini", "model.weights=ckpt.pth:emu", "--steps", "1", "-o", "T4")
-    check("train: no such entry", ran.returncode == 1 and 'no entry "emu"' in ran.stderr, ran.stderr)
+    ends("train: no classifier", 0, "which has no classifier: new classifier of 2 classes", "train", "net.ini", "model.weights=body.pth", "--steps", "1", "-o", "T3")
+    ends("train: no such entry", 1, 'no entry "emu"', "train", "net.ini", "model.weights=ckpt.pth:emu", "--steps", "1", "-o", "T4")
     losses = {}
     for name, tensors in (("A", A), ("B", B)):
         write(f"{name}.safetensors", tensors)
@@ -216,8 +210,7 @@ def other_commands():
         check(f"eval {given}", ran.returncode == 0 and json.loads(ran.stdout)["loss"] == losses[want], ran.stderr)
     logs = {}
     for key in "model", "model_ema":
-        ran = cresnet("train", "config.ini", f"distill.teacher=ckpt.pth:{key}", "--steps", "2", "train.log_every=1", "-o", f"D-{key}")
-        check(f"distill {key}", ran.returncode == 0 and f"teacher ckpt.pth:{key}: " in ran.stderr, ran.stderr)
+        ends(f"distill {key}", 0, f"teacher ckpt.pth:{key}: ", "train", "config.ini", f"distill.teacher=ckpt.pth:{key}", "--steps", "2", "train.log_every=1", "-o", f"D-{key}")
         logs[key] = [json.loads(line).get("loss") for line in open(f"D-{key}/log.jsonl")]
     check("distill: the teachers differ", logs["model"] != logs["model_ema"], logs)
     for given, want in (("ckpt.pth", A), ("ckpt.pth:model_ema", averaged(B)), ("timm.pth:state_dict_ema", B)):

@@ -3,12 +3,10 @@
 and 2 seconds, in `predict`, in training with four workers and in `data`; data.max_pixels; a packed dataset that is cut off while it is used."""
 import os
 import subprocess
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+from support import BIN, TINY_MODEL, check, cresnet, run
 import bombs
 import png
-from support import BIN, TINY_MODEL, check, cresnet, run
 
 SANITIZED = bool(os.environ.get("CRESNET_SANITIZE"))
 MEGABYTES, SECONDS = 400, 10  # of the processor: five times what they take, for slow machines
@@ -78,7 +76,6 @@ def together(files):
     status, said, megabytes, _ = measured("eval", "out", "data.kind=packed", "data.root=pack")
     check("packed bombs", status == 0 and (SANITIZED or megabytes <= MEGABYTES), (megabytes, said[-800:]))
     check("packed bombs are refused too", "data.max_pixels allows 1000000" in measured("eval", "out", "data.kind=packed", "data.root=pack", "data.max_pixels=1000000")[1])
-
 
 
 def labels_of_their_own():

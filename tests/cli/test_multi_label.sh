@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # test_multi_label.sh: data.multi_label: lists with several labels per image: training on drawn figures to a mean average precision of 0.95,
 # the scores against an independent computation, thresholds, predict, resume, ranks, ONNX, libcresnet, what is said about mistakes.
-# Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 holds "the figures" python3 "$source_dir/scripts/multi-label-shapes.py" shapes 480 120

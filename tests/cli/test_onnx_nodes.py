@@ -5,16 +5,13 @@ and which onnxruntime computes, where there is one. The weights are written here
 """
 import json
 import math
-import os
 import re
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
+from support import ROOT, check, ends, good, need, run
 import onnx_runtime
 import onnx_text
 import peers
 import png
-from support import ROOT, check, cresnet, good, need, run
 
 need("numpy")
 import numpy as np
@@ -88,14 +85,12 @@ def prepare():
 
 def export(name, fold):
     file = f"{name}-folded.onnx" if fold else f"{name}.onnx"
-    ran = cresnet("export", f"{name}.ini", "--weights", f"{name}.safetensors", "--onnx", file, *(["--fold"] if fold else []))
-    check(f"{file}: export", ran.returncode == 0, ran.stderr)
+    ends(f"{file}: export", 0, [], "export", f"{name}.ini", "--weights", f"{name}.safetensors", "--onnx", file, *(["--fold"] if fold else []))
     return file
 
 
 def predicted(name):
-    ran = cresnet("predict", f"{name}.ini", "--weights", f"{name}.safetensors", "--json", "-k", str(CLASSES), *(f"{i}.png" for i in range(IMAGES)))
-    check(f"{name}: predict", ran.returncode == 0, ran.stderr)
+    ran = ends(f"{name}: predict", 0, [], "predict", f"{name}.ini", "--weights", f"{name}.safetensors", "--json", "-k", str(CLASSES), *(f"{i}.png" for i in range(IMAGES)))
     out = []
     for line in ran.stdout.splitlines():
         top = {t["label"]: t["probability"] for t in json.loads(line)["top"]}

@@ -15,9 +15,8 @@ import re
 import sys
 
 HERE = os.path.abspath(__file__)
-sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)) + "/tools")
+from support import BIN, ROOT, check, ends, run, skip
 import peers
-from support import BIN, ROOT, check, cresnet, run, skip
 
 DATA = os.environ.get("CRESNET_TEST_DATA", "")
 WEIGHTS = f"{DATA}/resnet-cifar10-weights/resnet20-cifar10.safetensors"
@@ -110,8 +109,7 @@ def prepared_files(model, files):
 def compare(fit, files):
     keys = [] if RUN else ["data.image_size=96"]
     source = [RUN] if RUN else ["net.ini", "--weights", WEIGHTS]
-    ran = cresnet("export", *source, "--onnx", f"{fit}.onnx", "--preprocess", "--dynamic", f"data.fit={fit}", *keys)
-    check(f"{fit}: export", ran.returncode == 0, ran.stderr)
+    ends(f"{fit}: export", 0, [], "export", *source, "--onnx", f"{fit}.onnx", "--preprocess", "--dynamic", f"data.fit={fit}", *keys)
     settings = {"data.fit": fit, **({} if RUN else {"data.image_size": 96})}
     with library.Model(RUN or WEIGHTS, config=None if RUN else "net.ini", settings=settings, device="cpu", threads=1, precision="fp32") as model:
         wanted = model.classify_files(files, logits=True)

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # test_public_reports.sh: what users of other trainers reported, tried here. docs/robustness.md lists the threads.
-# Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 there python3 || { skip "no python3"; sum_up 77; }
 # log RUN EVENT MEMBER...: a line for each event of a run's log, with these members

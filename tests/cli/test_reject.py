@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../tools")
 from support import ROOT, TINY_MODEL, check, cresnet, good, need, refused, run, skip
 
 need("numpy")

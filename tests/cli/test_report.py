@@ -14,13 +14,11 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+from support import TINY_MODEL, check, cresnet, ends, good, run, skip
 import png
 import weights_file
-from support import TINY_MODEL, check, cresnet, good, run, skip
 
 CONFIG = TINY_MODEL + """[data]
 kind = folder
@@ -220,8 +218,7 @@ def check_pruning(page):
 
 
 def check_compare():
-    ran = cresnet("report", "--compare", "run", "averaged", "run62")
-    check("compare", ran.returncode == 0 and "compare.html: 3 runs" in ran.stderr, ran.stderr)
+    ends("compare", 0, "compare.html: 3 runs", "report", "--compare", "run", "averaged", "run62")
     page = page_of("compare.html")
     check("well-formed", not page.faults and "script" not in page.tags, page.faults)
     text = page.text.replace("\n", "")
@@ -301,8 +298,7 @@ def main():
                 png.write(f"{folder}/<i>{i}.png", *((20, 16) if i % 2 else (224, 112)), lambda x, y: [(b + x * 3 + y * 5) & 255 for b in base])
     good("train", "train", "tiny.ini", "-o", "run", "prune.sparsity=0.75", "prune.start=1", "prune.exempt=conv1,fc")
     good("resume", "train", "tiny.ini", "--resume", "run/step-6", "--epochs", "3")
-    ran = cresnet("report", "run")
-    check("report", ran.returncode == 0 and "run/report.html" in ran.stderr, ran.stderr)
+    ends("report", 0, "run/report.html", "report", "run")
     page = page_of("run/report.html")
     check_page(page)
     check_numbers(page, "run")
@@ -364,8 +360,7 @@ def main():
     check("without a log", ran.returncode == 0 and "No log.jsonl" in page_of("nolog.html").text, ran.stderr)
     for arguments, code, want in ((["nowhere"], 1, "nowhere"), (["images"], 2, "no checkpoint"),
                                   (["run", "--no-eval", "-o", "nowhere/x.html"], 1, "nowhere/x.html")):
-        ran = cresnet("report", *arguments)
-        check(f"report of {arguments}", ran.returncode == code and want in ran.stderr, ran.stderr)
+        ends(f"report of {arguments}", code, want, "report", *arguments)
     check("no leftovers", not glob.glob("*.tmp*") and not glob.glob("run/*.tmp*"))
 
 

@@ -6,11 +6,9 @@ The bound on a logit is computed: four times the largest difference between PyTo
 (Debian: python3-torchvision); without them every network counts as skipped."""
 import os
 import subprocess
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
-import peers
 from support import BIN, check, run, skip
+import peers
 
 NETWORKS = ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d",
             "resnet18d", "resnet34d", "resnet50d", "resnet101d", "seresnet18", "seresnet50", "ecaresnet50d"]

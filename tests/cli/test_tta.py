@@ -5,11 +5,9 @@ import json
 import math
 import os
 import random
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+from support import TINY_MODEL, check, cresnet, ends, good, predicted, run
 import png
-from support import TINY_MODEL, check, cresnet, good, predicted, run
 
 W, H, SIZE, IMAGES = 41, 37, 32, 10  # the middle is at x = 4.5, y = 2.5
 FULL = f"data.eval_resize={H}"  # the images have this short side: resizing changes nothing
@@ -91,10 +89,8 @@ def main():
     open("set/val/a/9.png", "w").write("no image")
     ran = cresnet("eval", "run", *keys, "--tta", "flip", "--csv", "-")
     check("unreadable", "1 unreadable" in ran.stderr and ran.stdout.count("\n") == IMAGES + 2, ran)
-    ran = cresnet("eval", "run", "--tta", "five-crop")
-    check("no room for crops", ran.returncode == 2 and "set eval_resize, e.g. to 36" in ran.stderr, ran)
-    ran = cresnet("eval", "run", "--tta", "nine-crop")
-    check("unknown", ran.returncode == 2 and "ten-crop" in ran.stderr, ran)
+    ends("no room for crops", 2, "set eval_resize, e.g. to 36", "eval", "run", "--tta", "five-crop")
+    ends("unknown", 2, "ten-crop", "eval", "run", "--tta", "nine-crop")
     ran = cresnet("train", "c.ini", "-o", "again", "-q", "--device", "cpu", "data.tta=flip")
     again = [text.replace("again", "run") for text in (ran.stdout, ran.stderr)]
     check("training evaluates plainly", ran.returncode == 0 and again == [trained.stdout, trained.stderr], (again, trained))

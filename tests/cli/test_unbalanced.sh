@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # test_unbalanced.sh: datasets whose classes differ in size: class weights and focal loss of [loss], balanced sampling, the warning, and what is said about mistakes.
-# Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 # 120 training images of ten classes, 12 each, of which the second class keeps one.

@@ -2,14 +2,10 @@
  * also prepared for evaluation. The same bytes are decoded again only inside a box, at a suitable scale: if a
  * verified image is refused there, it must be refused as a whole too. Our decoder must give the same pixels as
  * libjpeg. */
-#include "data/decode.h"
 #include "data/image/jpeg.h"
-#include "data/scratch.h"
 #include "data/source.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/harness/image_support.h"
-
-#include <string.h>
 
 static void decode_box(const uint8_t *bytes, size_t count, bool whole_fine) {
     struct cr_stored     stored  = {.bytes = bytes, .count = count, .verified = bytes[count - 1] & 1, .exif = true};

@@ -1,10 +1,7 @@
 /* tests/fuzz/fuzz_png.c: reads any chunks after PNG's magic number: an image or a clean refusal. The input is
  * decoded unchanged, and again with correct chunk checksums, otherwise the fuzzer would hardly ever get past them. */
-#include "data/data.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/harness/image_support.h"
-
-#include <string.h>
 
 static uint32_t crc_of(const uint8_t *bytes, size_t count) {
     uint32_t crc = 0xffffffffu;

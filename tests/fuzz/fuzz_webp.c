@@ -4,7 +4,6 @@
 #include "tests/fuzz/image_file.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
     enum { HEAD = 12 };

@@ -7,7 +7,6 @@
 #include "cuda/core/libraries.h"
 #include "device/offline.h"
 #include "tests/harness/conv_cases.h"
-#include "tests/harness/test.h"
 
 #define NEED_LIBRARIES()                                                                                               \
     do {                                                                                                               \

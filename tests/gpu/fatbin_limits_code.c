@@ -95,7 +95,6 @@ static void use_registers(int attribute, const uint32_t *value, size_t words, st
     if (attribute == ATTR_REGCOUNT && words == 2 && value[0] == (uint32_t)symbol) code->registers = (int)value[1];
 }
 static void use_threads(int attribute, const uint32_t *value, size_t words, struct fatbin_code *code, int symbol) {
-    (void)symbol;
     if (attribute == ATTR_MAX_THREADS && words == 3) code->threads = (int)(value[0] * value[1] * value[2]);
 }
 

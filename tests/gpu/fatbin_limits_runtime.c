@@ -42,19 +42,12 @@ void **__wrap___cudaRegisterFatBinary(void *image) {
     fatbins[fatbin_count].image = image;
     return (void **)(void *)&fatbins[fatbin_count++];
 }
-void __wrap___cudaRegisterFatBinaryEnd(void **handle) {
-    (void)handle;
-}
-void __wrap___cudaUnregisterFatBinary(void **handle) {
-    (void)handle;
-}
+void __wrap___cudaRegisterFatBinaryEnd(void **handle) {}
+void __wrap___cudaUnregisterFatBinary(void **handle) {}
 void __wrap___cudaRegisterVar(void **handle, char *host, char *device, const char *name, int external, size_t bytes,
-                              int constant, int global) {
-    (void)handle, (void)host, (void)device, (void)name, (void)external, (void)bytes, (void)constant, (void)global;
-}
+                              int constant, int global) {}
 void __wrap___cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit,
                                    void *thread, void *block, void *block_size, void *grid_size, int *warp) {
-    (void)device, (void)limit, (void)thread, (void)block, (void)block_size, (void)grid_size, (void)warp;
     if (function_count == FUNCTIONS_MAX) abort();
     functions[function_count++] = (struct function){
         .host = host, .fatbin = (int)((const struct fatbin *)(const void *)handle - fatbins), .name = name};
@@ -137,18 +130,15 @@ static cudaError_t record(const void *host, dim3 grid, dim3 block, size_t bytes,
 
 cudaError_t __wrap_cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **args, size_t bytes,
                                     cudaStream_t stream) {
-    (void)args, (void)stream;
     return record(host, grid, block, bytes, false, 1);
 }
 cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t bytes,
                                       cudaStream_t stream) {
-    (void)args, (void)stream;
     return record((const void *)kernel, grid, block, bytes, false, 1);
 }
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **args) {
     bool     overlaps = false;
     unsigned cluster  = 1;
-    (void)args;
     for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
             overlaps = c->attrs[i].val.programmaticStreamSerializationAllowed != 0;
@@ -165,7 +155,6 @@ static struct {
     size_t bytes;
 } pushed;
 unsigned __wrap___cudaPushCallConfiguration(dim3 grid, dim3 block, size_t bytes, void *stream) {
-    (void)stream;
     pushed.grid = grid, pushed.block = block, pushed.bytes = bytes;
     return 0;
 }
@@ -201,7 +190,6 @@ cudaError_t __wrap_cudaFuncGetAttributes(struct cudaFuncAttributes *out, const v
     return cudaSuccess;
 }
 cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-    (void)attribute, (void)device;
     *value = 0;
     return cudaErrorNotSupported; /* launchers do without */
 }
@@ -219,25 +207,20 @@ cudaError_t __wrap_cudaMemcpyAsync(void *to, const void *from, size_t bytes, enu
 cudaError_t __wrap_cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 
 cudaError_t __wrap_cudaMalloc(void **out, size_t bytes) {
-    (void)bytes;
     *out = (void *)((uintptr_t)1 << 44);
     return cudaSuccess;
 }
 cudaError_t __wrap_cudaFree(void *memory) {
-    (void)memory;
     return cudaSuccess;
 }
 cudaError_t __wrap_cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
-    (void)to, (void)from, (void)bytes, (void)kind;
     return cudaSuccess;
 }
 cudaError_t __wrap_cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                                    cudaStream_t stream) {
-    (void)to, (void)from, (void)bytes, (void)kind, (void)stream;
     return cudaSuccess;
 }
 cudaError_t __wrap_cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-    (void)to, (void)value, (void)bytes, (void)stream;
     return cudaSuccess;
 }
 
@@ -251,7 +234,6 @@ cudaError_t __wrap_cudaGetDriverEntryPointByVersion(const char *name, void **out
 
 /* Both kinds of maps begin with these arguments. */
 static CUresult make_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *data) {
-    (void)map, (void)type;
     fatbin_record.tensor_maps = true;
     return rank >= 1 && rank <= TENSOR_RANK_MAX && (uintptr_t)data % 16 == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -259,7 +241,6 @@ static CUresult make_boxes(CUtensorMap *map, CUtensorMapDataType type, cuuint32_
                            const cuuint64_t *dim, const cuuint64_t *pitch, const cuuint32_t *box,
                            const cuuint32_t *every, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                            CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-    (void)dim, (void)every, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
     for (cuuint32_t i = 0; i < rank && rank <= TENSOR_RANK_MAX; i++)
         if (box[i] < 1 || box[i] > BOX_MAX || (i + 1 < rank && pitch[i] % 16)) return CUDA_ERROR_INVALID_VALUE;
     return make_map(map, type, rank, data);
@@ -269,15 +250,12 @@ static CUresult make_pixels(CUtensorMap *map, CUtensorMapDataType type, cuuint32
                             cuuint32_t channels, cuuint32_t pixels, const cuuint32_t *every,
                             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                             CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-    (void)dim, (void)pitch, (void)lower, (void)upper, (void)every, (void)interleave, (void)swizzle, (void)promotion;
-    (void)fill;
     if (channels > BOX_MAX || pixels > 1024) return CUDA_ERROR_INVALID_VALUE;
     return make_map(map, type, rank, data);
 }
 
 cudaError_t __wrap_cudaGetDriverEntryPoint(const char *name, void **out, unsigned long long flags,
                                            enum cudaDriverEntryPointQueryResult *found) {
-    (void)flags;
     *out   = strcmp(name, "cuTensorMapEncodeTiled") == 0    ? (void *)(uintptr_t)&make_boxes
              : strcmp(name, "cuTensorMapEncodeIm2col") == 0 ? (void *)(uintptr_t)&make_pixels
                                                             : NULL;
@@ -287,6 +265,5 @@ cudaError_t __wrap_cudaGetDriverEntryPoint(const char *name, void **out, unsigne
 cudaError_t __wrap_cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version,
                                                     unsigned long long                    flags,
                                                     enum cudaDriverEntryPointQueryResult *found) {
-    (void)version;
     return __wrap_cudaGetDriverEntryPoint(name, out, flags, found);
 }

@@ -46,8 +46,8 @@ TEST(results_are_close_to_those_of_the_cpu) {
     CHECK_CALL(cresnet_classify_tensor(cpu, &all_images, &output, &error), CRESNET_OK);
     cresnet_close(cpu);
     for (size_t c = 0; c < CR_COUNT(cases); c++) {
-        cresnet_model *model = open_on("cuda", cases[c].precision, false);
-        cresnet_info   info  = {.size = sizeof info};
+        OWNED(api_model) model = open_on("cuda", cases[c].precision, false);
+        cresnet_info     info  = {.size = sizeof info};
         REQUIRE(model);
         output = output_to(&got);
         CHECK_CALL(cresnet_classify_tensor(model, &all_images, &output, &error), CRESNET_OK);
@@ -59,7 +59,6 @@ TEST(results_are_close_to_those_of_the_cpu) {
             for (int k = 0; k < API_FEATURES; k++)
                 CHECK_NEAR((double)got.features[i][k], (double)want.features[i][k], cases[c].bound);
         }
-        cresnet_close(model);
     }
 }
 

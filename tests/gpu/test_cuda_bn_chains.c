@@ -2,20 +2,16 @@
  * the residual block before them, their input gradients, and filter gradients in one op: each op of a step against the
  * FP64 reference, for batches that are smaller and larger than the number of multiprocessors; and whole trainings while
  * the memory of dead tensors is filled with NaN. */
-#include "compiler/compiler.h"
-#include "core/rng.h"
 #include "tests/harness/executor_poison.h"
-#include "tests/harness/gpu_training.h"
+#include "tests/harness/network_support.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/test_gpu.h"
 #include "verification/verify.h"
 
-#include <math.h>
-
 enum { BATCH_MAX = 150, SIZE = 32, CLASSES = 10, IMAGE = SIZE * SIZE * 3 };
 
 static cr_status open_network(const char *arch, const char *shortcut, enum cr_dtype real, int batch, bool chains,
-                              struct run *r) {
+                              struct net *r) {
     const char *const overrides[] = {arch, shortcut, "data.kind=synthetic", "data.image_size=32", "train.device=cuda"};
     const struct cr_device_options  options = {.deterministic = true};
     const struct cr_compile_options how     = {.fuse = true, .reuse = true};
@@ -23,14 +19,14 @@ static cr_status open_network(const char *arch, const char *shortcut, enum cr_dt
     CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     cr_model_set_real(&r->model, real);
     CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &r->device));
-    struct cr_cost_model cost_model = cr_device_cost_model(r->device);
-    if (!chains) cost_model.device.sum_rows = NULL;
+    r->cost_model = cr_device_cost_model(r->device);
+    if (!chains) r->cost_model.device.sum_rows = NULL;
     CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, batch, &r->program));
-    CR_TRY(cr_compile(&r->program, &cost_model, &how));
+    CR_TRY(cr_compile(&r->program, &r->cost_model, &how));
     return exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec);
 }
 
-static cr_status feed(struct run *r, int batch) {
+static cr_status feed(struct net *r, int batch) {
     static uint8_t pixels[BATCH_MAX * IMAGE];
     static int32_t labels[BATCH_MAX], boxes[BATCH_MAX * 4];
     struct cr_rng  rng = cr_rng_make(21, CR_RNG_TEST, 0, 0);
@@ -42,18 +38,10 @@ static cr_status feed(struct run *r, int batch) {
 
 static const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-4f};
 
-/* Number of fused ops whose last part has this kind. */
-static int fused_ops(const struct cr_program *p, enum cr_op_kind kind) {
-    int n = 0;
-    for (int i = 0; i < p->ops; i++)
-        n += p->op[i].kind == CR_OP_fused && p->op[i].attr.fused.part[p->op[i].attr.fused.parts - 1].kind == kind;
-    return n;
-}
-
 static void verify(const char *shortcut, enum cr_dtype real, int batch) {
     const struct cr_device_options options = {.deterministic = true, .ref_only = true};
-    struct run                     r       = {0};
-    struct cr_device              *cpu     = NULL;
+    OWNED(device)                  cpu     = NULL;
+    OWNED(net)                     r       = {0};
     int                            checked = 0;
     double                         worst   = 0;
     cr_status                      status  = cr_device_open(CR_DEVICE_CPU, &options, &cpu);
@@ -67,8 +55,6 @@ static void verify(const char *shortcut, enum cr_dtype real, int batch) {
         CHECK_INT(fused_ops(&r.program, CR_OP_conv_wgrad), batch <= 132); /* GPUs with 132 multiprocessors */
     printf("    %s, %s, %d images: %d convolutions, %d gradients, worst %.3f of the bound\n", cr_dtype_name(real),
            shortcut, batch, fused_ops(&r.program, CR_OP_conv), fused_ops(&r.program, CR_OP_conv_grad), worst);
-    run_close(&r);
-    cr_device_close(cpu);
 }
 
 TEST(few_images) {
@@ -83,7 +69,6 @@ TEST(blocks_without_image) {
     NEED_GPU();
     verify("model.shortcut=A", CR_F16, 70);
 }
-/* More images than multiprocessors. */
 TEST(many_images) {
     NEED_GPU();
     verify("model.shortcut=A", CR_BF16, 150);
@@ -97,7 +82,7 @@ struct outcome {
 
 static cr_status train(enum cr_dtype real, bool chains, int steps, struct outcome *out) {
     enum { BATCH = 40 };
-    struct run            r = {0};
+    struct net            r = {0};
     struct cr_exec_result result;
     cr_status             status = open_network("model.arch=resnet20", "model.shortcut=A", real, BATCH, chains, &r);
     *out                         = (struct outcome){0};
@@ -115,7 +100,7 @@ static cr_status train(enum cr_dtype real, bool chains, int steps, struct outcom
                           ? r.device->backend->get(r.device, out->values, r.memory.region[CR_REGION_STORE], out->bytes)
                           : CR_ERR_MEMORY;
     }
-    run_close(&r);
+    net_close(&r);
     return status;
 }
 

@@ -5,9 +5,6 @@
 #include "tests/harness/test_gpu.h"
 #include "tests/harness/train_support.h"
 
-#include <math.h>
-#include <string.h>
-
 /* Relative difference of the largest magnitude of a tensor: fp32 sums in another order, or by another algorithm. */
 #define TOLERANCE 1e-3
 
@@ -41,9 +38,8 @@ static cr_status calibrate(const struct run *base, const char *device, const cha
     struct run              r = *base;
     const struct cr_config *config;
     struct cr_dataset      *train;
-    char                    weights[SUPPORT_PATH + 64];
-    snprintf(weights, sizeof weights, "model.weights=%s/weights", base->dir);
-    const char *const more[] = {weights, device, precision, method, "quant.images=20"};
+    const char *const       more[] = {formatted("model.weights=%s/weights", base->dir), device, precision, method,
+                                      "quant.images=20"};
     for (size_t i = 0; i < CR_COUNT(more); i++) give(&r, more[i]);
     CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
     cr_status status = cr_dataset_open(config, CR_SPLIT_TRAIN, &train);

@@ -2,13 +2,9 @@
  * checkops compares them with the reference for small batches, where a block has one tile. Here images repeat: each
  * image must have bitwise the result that it has in a batch without repetitions, and sums are multiples. */
 #include "core/rng.h"
-#include "runtime/executor.h"
 #include "tests/harness/test_gpu.h"
 
 #include <cuda_runtime_api.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { DISTINCT = 2, VECTORS = 4, NEEDED_KIB = 163 /* shared memory of the portable kernel's thread block */ };
 
@@ -67,9 +63,8 @@ static cr_status job_open(struct job *j, const struct layer *l, int repeats) {
     j->w      = cr_tensor_add(&j->p, "w", CR_F16, CR_REGION_POOL, l->y_channels, 3, 3, l->x_channels);
     for (int i = 0; i < VECTORS; i++) { /* mean_rstd, gamma, beta, sums */
         const int64_t channels = i == VECTORS - 1 ? CR_MAX(l->x_channels, l->y_channels) : l->x_channels;
-        char          name[16];
-        snprintf(name, sizeof name, "v%d", i);
-        j->vector[i] = cr_tensor_add(&j->p, name, CR_F32, CR_REGION_POOL, i % 3 == 0 ? 2 : 1, 1, 1, channels);
+        j->vector[i] =
+            cr_tensor_add(&j->p, formatted("v%d", i), CR_F32, CR_REGION_POOL, i % 3 == 0 ? 2 : 1, 1, 1, channels);
     }
     for (int i = 0; i <= j->vector[VECTORS - 1]; i++) {
         CR_TRY(device->backend->reserve(device, j->p.tensor[i].bytes, (void **)&j->at[i]));

@@ -2,15 +2,10 @@
  * on every stream, while the memory of dead tensors is filled with NaN. The result must be bitwise identical to the
  * plain program without delays. With a missing wait it must differ. With CRESNET_CAPABILITY there are 250 steps: five
  * times as many as a missing wait needs to be detected, and the waits do not depend on the capability. */
-#include "core/rng.h"
-#include "model/model.h"
 #include "tests/harness/executor_poison.h"
+#include "tests/harness/network_support.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/test_gpu.h"
-
-#include "autotune/cost_table.h"
-#include "compiler/compiler.h"
-#include "runtime/executor.h"
 
 enum {
     BATCH          = 32,
@@ -26,63 +21,44 @@ static const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f, .weigh
 
 enum offload_kind { PLAIN, BY_HAND, BY_PASS };
 
-struct run {
-    const struct cr_config *config;
-    struct cr_model         model;
-    struct cr_device       *device;
-    struct cr_cost_model    target;
-    struct cr_program       program;
-    struct hand_offloads    offloads;
-    struct cr_memory        memory;
-    struct cr_exec         *exec;
-};
-
 static const char *const overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
                                         "train.device=cuda"};
 
 /* The limit of the pass: a fraction of the plain program's pool. */
-static cr_status offload_by_pass(struct run *r) {
+static cr_status offload_by_pass(struct net *r) {
     struct cr_program        plain;
     struct cr_offload_report report;
     CR_TRY(cr_program_copy(&r->program, &plain));
-    cr_status    status = hand_finish(&plain, &r->target);
+    cr_status    status = hand_finish(&plain, &r->cost_model);
     const size_t pool   = plain.region_bytes[CR_REGION_POOL];
     cr_program_free(&plain);
     CR_TRY(status);
-    CR_TRY(cr_pass_offload(&r->program, &r->target, pool / 10 * 7, CR_OFFLOAD_BEST, &report));
+    CR_TRY(cr_pass_offload(&r->program, &r->cost_model, pool / 10 * 7, CR_OFFLOAD_BEST, &report));
     printf("    the pass offloads %d tensors: %.1f to %.1f MiB\n", report.tensors, (double)report.before / (1 << 20),
            (double)report.after / (1 << 20));
     CHECK(report.tensors > 0);
     return CR_OK;
 }
 
-static cr_status run_make(struct run *r, enum cr_dtype real, enum offload_kind how) {
+static cr_status run_make(struct net *r, enum cr_dtype real, enum offload_kind how) {
     const struct cr_device_options  options = {.deterministic = true};
     const struct cr_compile_options select  = {.fuse = true, .reuse = true, .until = "select"};
-    *r                                      = (struct run){0};
+    *r                                      = (struct net){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     cr_model_set_real(&r->model, real);
     CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &r->device));
-    r->target = cr_device_cost_model(r->device);
+    r->cost_model = cr_device_cost_model(r->device);
     CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH, &r->program));
-    CR_TRY(cr_compile(&r->program, &r->target, &select));
-    if (how == BY_HAND) hand_offload(&r->program, &r->target, 1, &r->offloads);
+    CR_TRY(cr_compile(&r->program, &r->cost_model, &select));
+    struct hand_offloads offloads;
+    if (how == BY_HAND) hand_offload(&r->program, &r->cost_model, 1, &offloads);
     if (how == BY_PASS) CR_TRY(offload_by_pass(r));
-    return hand_finish(&r->program, &r->target);
+    return hand_finish(&r->program, &r->cost_model);
 }
 
-static cr_status run_start(struct run *r) {
+static cr_status run_start(struct net *r) {
     return exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec);
-}
-
-static void run_close(struct run *r) {
-    cr_exec_close(r->exec);
-    if (r->memory.device) cr_memory_close(&r->memory);
-    cr_program_free(&r->program);
-    cr_device_close(r->device);
-    cr_model_close(&r->model);
-    cr_config_close(r->config);
 }
 
 struct batches {
@@ -106,7 +82,7 @@ static struct batches *draw_batches(void) {
 }
 
 /* The parameter store after all steps, which the caller frees; *loss of the last step. */
-static cr_status train(struct run *r, const struct batches *b, int steps, unsigned char **store, double *loss) {
+static cr_status train(struct net *r, const struct batches *b, int steps, unsigned char **store, double *loss) {
     struct cr_exec_result result;
     const size_t          bytes = r->memory.bytes[CR_REGION_STORE];
     const int64_t         start = cr_time_ns();
@@ -133,19 +109,15 @@ struct outcome {
 static cr_status outcome_make(enum cr_dtype real, enum offload_kind how, uint64_t seed,
                               void (*spoil)(struct cr_program *), const struct batches *b, int steps,
                               struct outcome *out) {
-    struct run r;
-    cr_status  status;
-    *out = (struct outcome){0};
-    CR_TRY_OUT(run_make(&r, real, how));
+    OWNED(net) r = {0};
+    *out         = (struct outcome){0};
+    CR_TRY(run_make(&r, real, how));
     if (spoil) spoil(&r.program);
-    CR_TRY_OUT(run_start(&r));
-    if (seed) CR_TRY_OUT(cr_exec_poison(r.exec));
-    if (seed) CR_TRY_OUT(cr_exec_jitter(r.exec, seed));
+    CR_TRY(run_start(&r));
+    if (seed) CR_TRY(cr_exec_poison(r.exec));
+    if (seed) CR_TRY(cr_exec_jitter(r.exec, seed));
     out->bytes = r.memory.bytes[CR_REGION_STORE];
-    CR_TRY_OUT(train(&r, b, steps, &out->store, &out->loss));
-out:
-    run_close(&r);
-    return status;
+    return train(&r, b, steps, &out->store, &out->loss);
 }
 
 static bool same(const struct outcome *a, const struct outcome *b) {
@@ -227,8 +199,8 @@ TEST(missing_waits_are_detected) {
  * slow. */
 TEST(rates_of_copies_are_measured) {
     NEED_GPU();
-    struct run            r;
-    struct cr_cost_table *costs = NULL;
+    OWNED(net)        r     = {0};
+    OWNED(cost_table) costs = NULL;
     REQUIRE_OK(run_make(&r, CR_F32, PLAIN));
     REQUIRE_OK(cr_cost_table_open(r.device, "", &costs));
     struct cr_cost_model t     = cr_cost_table_model(costs);
@@ -239,6 +211,4 @@ TEST(rates_of_copies_are_measured) {
            (double)(cr_time_ns() - start) * 1e-9);
     CHECK(t.to_host_bytes_per_s > 1e9 && t.to_device_bytes_per_s > 1e9 && t.copy_latency_s < 1e-3 &&
           t.copy_latency_s > 0);
-    cr_cost_table_close(costs);
-    run_close(&r);
 }

@@ -2,9 +2,6 @@
  * place, at the correct positions, for all shapes. */
 #include "tests/harness/test_gpu.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { ULP_MOST = 4 };
 
 struct net {
@@ -61,6 +58,7 @@ static void net_close(struct net *n) {
     cr_param_store_free(&n->store);
     cr_free(n->host);
 }
+OWNABLE(net, struct net, net_close(x))
 
 static cr_status draw(struct net *n) {
     const struct cr_backend *backend = n->device->backend;
@@ -116,7 +114,7 @@ TEST(values_are_those_of_the_cpu) {
                  {INT64_MAX, CR_INIT_HE_FAN_IN, CR_INIT_NORMAL}};
     NEED_GPU();
     for (size_t d = 0; d < CR_COUNT(draws); d++) {
-        struct net n;
+        OWNED(net) n     = {0};
         int64_t    worst = 0;
         REQUIRE_OK(net_open(&n, draws[d].seed, draws[d].init, draws[d].shape));
         REQUIRE_OK(draw(&n));
@@ -126,13 +124,12 @@ TEST(values_are_those_of_the_cpu) {
             check_param(&n, i, normal ? ULP_MOST : 0, &worst);
         }
         printf("    seed %lld: largest difference %lld ulp\n", (long long)draws[d].seed, (long long)worst);
-        net_close(&n);
     }
 }
 
 TEST(other_elements_are_zero) {
     NEED_GPU();
-    struct net n;
+    OWNED(net) n = {0};
     double     state[CR_STATE_COUNT];
     REQUIRE_OK(net_open(&n, 1, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
     REQUIRE_OK(draw(&n));
@@ -142,5 +139,4 @@ TEST(other_elements_are_zero) {
     memcpy(state, buffer(&n, CR_BUFFER_STATE), sizeof state);
     CHECK(state[CR_STATE_LOSS_SCALE] == 1);
     for (int i = 1; i < CR_STATE_COUNT; i++) CHECK(state[i] == 0);
-    net_close(&n);
 }

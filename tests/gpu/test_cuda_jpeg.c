@@ -38,12 +38,14 @@ static cr_status rig_open(struct rig *r, int side) {
 
 static void rig_close(struct rig *r) {
     cr_scratch_free(&r->scratch);
+    if (!r->device) return;
     r->device->backend->jpeg->close(r->decoder);
     r->device->backend->async->host_release(r->device, r->data);
     cr_free(r->expected);
     cr_free(r->got);
     cr_device_close(r->device);
 }
+OWNABLE(rig, struct rig, rig_close(x))
 
 /* Prepares a place for both; returns whether the GPU takes the image. */
 static bool add(struct rig *r, int place, const uint8_t *bytes, size_t count, int64_t sample) {
@@ -98,43 +100,40 @@ TEST(made_files_have_the_cpus_pixels) {
         {2, 1, 99, 800, 601, .noise = true}, {2, 2, 50, 9, 9, .optimize = true},
         {1, 1, 97, 1023, 777, .noise = true}};
     NEED_GPU();
-    struct rig r;
+    OWNED(rig) r = {0};
     REQUIRE_OK(rig_open(&r, SIDE));
     for (int64_t round = 0; round < 4; round++) {
         r.prep.size = round % 2 ? SIDE - 1 : SIDE;
         int taken = 0, all = 0;
         for (int i = 0; i < BATCH; i++) {
-            size_t   count;
-            uint8_t *bytes = make_jpeg(&forms[(size_t)i % CR_COUNT(forms)], &count);
+            size_t       count;
+            OWNED(bytes) bytes = make_jpeg(&forms[(size_t)i % CR_COUNT(forms)], &count);
             taken += add(&r, i, bytes, count, 1000 * round + i);
             all++;
-            cr_free(bytes);
         }
         REQUIRE_OK(run(&r, BATCH));
         CHECK_INT(count_equal(&r, BATCH), taken);
         CHECK(taken > all / 2); /* crops that are scaled down stay on the CPU */
     }
-    rig_close(&r);
 }
 
 /* Each file is cut, or one of its bytes is changed. What the GPU accepts, the CPU accepts with the same pixels. */
 TEST(damaged_files_come_back) {
     static const struct jpeg_form form = {2, 2, 85, 401, 333, .restart = 0};
     NEED_GPU();
-    struct rig    r;
+    OWNED(rig)    r   = {0};
     struct cr_rng rng = cr_rng_make(1, CR_RNG_TEST, 0, 0);
     REQUIRE_OK(rig_open(&r, SIDE));
     for (int round = 0; round < 6; round++) {
         bool accepted[BATCH] = {false};
         for (int i = 0; i < BATCH; i++) {
-            size_t   count;
-            uint8_t *bytes = make_jpeg(&form, &count);
+            size_t       count;
+            OWNED(bytes) bytes = make_jpeg(&form, &count);
             if (round % 2)
                 count = count / 4 + (size_t)cr_rng_below(&rng, count / 2);
             else
                 bytes[count / 4 + (size_t)cr_rng_below(&rng, count / 2)] ^= (uint8_t)(1 << cr_rng_below(&rng, 8));
             accepted[i] = add(&r, i, bytes, count, i);
-            cr_free(bytes);
         }
         REQUIRE_OK(run(&r, BATCH));
         const size_t each = cr_prepare_bytes(&r.prep);
@@ -142,19 +141,18 @@ TEST(damaged_files_come_back) {
             if (r.scan[i].bytes && !r.failed[i])
                 CHECK(accepted[i] && !memcmp(r.got + (size_t)i * each, r.expected + (size_t)i * each, each));
     }
-    rig_close(&r);
 }
 
 /* Photos of many cameras and encoders, and the time of their decoding. */
 TEST(photos_have_the_cpus_pixels) {
-    struct cr_arena arena = {0};
-    const char    **path;
-    char            folder[PATH_MAX];
-    int64_t         count, bad = 0, taken = 0, failed = 0, ns = 0, decoded = 0;
+    OWNED(rig)   r     = {0};
+    OWNED(arena) arena = {0};
+    const char **path;
+    char         folder[PATH_MAX];
+    int64_t      count, bad = 0, taken = 0, failed = 0, ns = 0, decoded = 0;
     NEED_GPU();
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     REQUIRE_OK(cr_path_format(folder, "%s/imagenet-sample-jpegs", test_data_dir()));
-    struct rig r;
     REQUIRE_OK(rig_open(&r, 224));
     REQUIRE_OK(cr_folder_images(folder, &arena, &path, &count));
     for (int round = 0; round < 3; round++)
@@ -164,10 +162,9 @@ TEST(photos_have_the_cpus_pixels) {
             for (int i = 0; i < places; i++) {
                 size_t bytes;
                 REQUIRE_OK(cr_image_file_read(path[first + i], &r.scratch, &bytes));
-                uint8_t *copy = cr_alloc(bytes, 1);
+                OWNED(bytes) copy = cr_alloc(bytes, 1);
                 memcpy(copy, r.scratch.file.bytes, bytes);
                 here += add(&r, i, copy, bytes, 7 * round + first + i);
-                cr_free(copy);
             }
             const int64_t start = cr_time_ns();
             REQUIRE_OK(run(&r, places));
@@ -182,6 +179,4 @@ TEST(photos_have_the_cpus_pixels) {
     CHECK_INT(failed, 0);
     CHECK_INT(bad, 0);
     CHECK(taken > count);
-    cr_arena_free(&arena);
-    rig_close(&r);
 }

@@ -4,12 +4,7 @@
  * Images repeat with a period of a prime number of pixels, so that an index that overflows at 2^31 or 2^32 elements
  * or bytes reads other values, and the sum over all pixels follows from the sums over one period. */
 #include "core/rng.h"
-#include "runtime/executor.h"
 #include "tests/harness/test_gpu.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { N = 10720, SIDE = 56, C = 64, PERIOD = 4099, IMAGES = 4 /* x, y, dy, dx */, LITTLE = 8 };
 #define PIXELS ((int64_t)N * SIDE * SIDE)
@@ -28,8 +23,6 @@ struct large {
 };
 static struct large g;
 static bool         opened;
-
-/* ---- device memory ---- */
 
 static cr_status fill(int which, uint64_t seed) {
     const struct cr_backend *b     = g.device->backend;
@@ -66,11 +59,8 @@ static cr_status open_large(void) {
         g.image[i] = cr_tensor_add(&g.p, names[i], CR_F16, CR_REGION_POOL, N, SIDE, SIDE, C);
     g.w  = cr_tensor_add(&g.p, "w", CR_F16, CR_REGION_POOL, C, 1, 1, C);
     g.dw = cr_tensor_add(&g.p, "dw", CR_F32, CR_REGION_POOL, C, 1, 1, C);
-    for (int i = 0; i < LITTLE; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "v%d", i);
-        g.vec[i] = cr_tensor_add(&g.p, name, CR_F32, CR_REGION_POOL, i == 2 ? 3 : 2, 1, 1, C);
-    }
+    for (int i = 0; i < LITTLE; i++)
+        g.vec[i] = cr_tensor_add(&g.p, formatted("v%d", i), CR_F32, CR_REGION_POOL, i == 2 ? 3 : 2, 1, 1, C);
     CR_TRY(b->reserve(g.device, (LITTLE + 2) * 65536, (void **)&g.small));
     g.workspace_bytes = (size_t)1 << 30;
     CR_TRY(b->reserve(g.device, g.workspace_bytes, &g.workspace));
@@ -110,8 +100,6 @@ static bool ready(void) {
     NEED_GPU();                                                                                                        \
     if (!ready()) return
 
-/* ---- running an op ---- */
-
 static char *address(int tensor) {
     for (int i = 0; i < IMAGES; i++)
         if (tensor == g.image[i]) return g.at[i];
@@ -133,32 +121,6 @@ static cr_status spoil(int tensor) {
             CR_TRY(b->put(g.device, g.at[i] + (size_t)places[k] * C * 2, ones, C * 2));
     return g.p.tensor[tensor].bytes <= sizeof ones ? b->put(g.device, address(tensor), ones, g.p.tensor[tensor].bytes)
                                                    : CR_OK;
-}
-
-/* Runs all kernels that support the op; `check` verifies the results of each. */
-static void run_kernels(struct cr_op op, void (*check)(const char *kernel)) {
-    int                     index, rows = 0;
-    const struct cr_kernel *kernel;
-    for (int from = 0; (kernel = cr_kernel_find(g.device, &g.p, &op, from, &index)); from = index + 1) {
-        struct cr_call call  = {.program = &g.p, .op = &op, .workspace = g.workspace};
-        size_t         bytes = 0;
-        op.kernel            = index;
-        for (int s = 0; s < CR_OP_IN_MAX; s++)
-            if (op.in[s] >= 0) call.in[s] = address(op.in[s]);
-        for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (op.out[s] >= 0) call.out[s] = address(op.out[s]);
-        for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (op.out[s] >= 0) REQUIRE_OK(spoil(op.out[s]));
-        REQUIRE_OK(cr_kernel_prepare(g.device, kernel, &g.p, &op, &call.prepared, &bytes));
-        CHECK(bytes <= g.workspace_bytes);
-        cr_status status = bytes <= g.workspace_bytes ? kernel->launch(g.device, &call) : CR_OK;
-        if (status == CR_OK) status = g.device->backend->sync(g.device);
-        cr_kernel_release(kernel, call.prepared);
-        REQUIRE_OK(status);
-        check(kernel->name);
-        rows++;
-    }
-    CHECK(rows > 0);
 }
 
 static double value(int which, int64_t pixel, int c) {
@@ -183,39 +145,69 @@ static void check_pixels(const char *kernel, int which, double (*want)(int64_t p
     }
 }
 
-static void check_sums(const char *kernel, const char *from, int count, double (*want)(int i), double tolerance) {
+static void check_sums(const char *kernel, const char *from, int count, double (*want)(int i)) {
     float *got = malloc((size_t)count * sizeof *got);
     if (!got) abort();
     cr_status status = g.device->backend->get(g.device, got, from, (size_t)count * sizeof *got);
     CHECK_STATUS(status, CR_OK);
     for (int i = 0; i < count && status == CR_OK; i++) {
         const double w = want(i);
-        if (fabs((double)got[i] - w) <= tolerance * fabs(w) + tolerance) continue;
+        if (fabs((double)got[i] - w) <= 2e-2 * fabs(w) + 2e-2) continue;
         TEST_FAIL_("%s: sum %d: %g, expected %g", kernel, i, (double)got[i], w);
         break;
     }
     free(got);
 }
 
-/* ---- ops ---- */
+/* What an op writes: pixels of an image, or sums, [count] at `from`. */
+struct expected {
+    int image, count;
+    double (*pixel)(int64_t pixel, int c);
+    const char *from;
+    double (*sum)(int i);
+};
+
+/* Runs all kernels that support the op, and checks the results of each. */
+static void run_kernels(struct cr_op op, struct expected expected) {
+    int                     index, rows = 0;
+    const struct cr_kernel *kernel;
+    for (int from = 0; (kernel = cr_kernel_find(g.device, &g.p, &op, from, &index)); from = index + 1) {
+        struct cr_call call  = {.program = &g.p, .op = &op, .workspace = g.workspace};
+        size_t         bytes = 0;
+        op.kernel            = index;
+        for (int s = 0; s < CR_OP_IN_MAX; s++)
+            if (op.in[s] >= 0) call.in[s] = address(op.in[s]);
+        for (int s = 0; s < CR_OP_OUT_MAX; s++)
+            if (op.out[s] >= 0) call.out[s] = address(op.out[s]);
+        for (int s = 0; s < CR_OP_OUT_MAX; s++)
+            if (op.out[s] >= 0) REQUIRE_OK(spoil(op.out[s]));
+        REQUIRE_OK(cr_kernel_prepare(g.device, kernel, &g.p, &op, &call.prepared, &bytes));
+        CHECK(bytes <= g.workspace_bytes);
+        cr_status status = bytes <= g.workspace_bytes ? kernel->launch(g.device, &call) : CR_OK;
+        if (status == CR_OK) status = g.device->backend->sync(g.device);
+        cr_kernel_release(kernel, call.prepared);
+        REQUIRE_OK(status);
+        if (expected.pixel)
+            check_pixels(kernel->name, expected.image, expected.pixel);
+        else
+            check_sums(kernel->name, expected.from, expected.count, expected.sum);
+        rows++;
+    }
+    CHECK(rows > 0);
+}
 
 static double conv_want(int64_t m, int k) {
     double sum = 0;
     for (int c = 0; c < C; c++) sum += value(0, m, c) * g.filter[k * C + c];
     return sum;
 }
-static void conv_check(const char *kernel) {
-    check_pixels(kernel, 1, conv_want);
-}
 
 TEST(convolution) {
     NEED_LARGE();
-    struct cr_op op       = cr_op_make(CR_OP_conv, CR_NONE);
+    struct cr_op op       = op_on(CR_OP_conv, g.image[0], g.w);
     op.attr.conv.stride   = 1;
-    op.in[CR_IN_conv_x]   = g.image[0];
-    op.in[CR_IN_conv_w]   = g.w;
     op.out[CR_OUT_conv_y] = g.image[1];
-    run_kernels(op, conv_check);
+    run_kernels(op, (struct expected){.image = 1, .pixel = conv_want});
     CHECK_STATUS(fill(1, 2), CR_OK);
 }
 
@@ -224,26 +216,18 @@ static double dgrad_want(int64_t m, int c) {
     for (int k = 0; k < C; k++) sum += value(2, m, k) * g.filter[k * C + c];
     return sum;
 }
-static void dgrad_check(const char *kernel) {
-    check_pixels(kernel, 3, dgrad_want);
-}
 
 TEST(data_gradient) {
     NEED_LARGE();
-    struct cr_op op              = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
+    struct cr_op op              = op_on(CR_OP_conv_dgrad, g.image[2], g.w);
     op.attr.conv.stride          = 1;
-    op.in[CR_IN_conv_dgrad_dy]   = g.image[2];
-    op.in[CR_IN_conv_dgrad_w]    = g.w;
     op.out[CR_OUT_conv_dgrad_dx] = g.image[3];
-    run_kernels(op, dgrad_check);
+    run_kernels(op, (struct expected){.image = 3, .pixel = dgrad_want});
 }
 
 static double wgrad_sum[C * C];
 static double wgrad_want(int i) {
     return wgrad_sum[i];
-}
-static void wgrad_check(const char *kernel) {
-    check_sums(kernel, small_at(1), C * C, wgrad_want, 2e-2);
 }
 
 TEST(filter_gradient) {
@@ -251,12 +235,10 @@ TEST(filter_gradient) {
     for (int r = 0; r < PERIOD; r++)
         for (int k = 0; k < C; k++)
             for (int c = 0; c < C; c++) wgrad_sum[k * C + c] += times(r) * value(2, r, k) * value(0, r, c);
-    struct cr_op op              = cr_op_make(CR_OP_conv_wgrad, CR_NONE);
+    struct cr_op op              = op_on(CR_OP_conv_wgrad, g.image[0], g.image[2]);
     op.attr.conv.stride          = 1;
-    op.in[CR_IN_conv_wgrad_x]    = g.image[0];
-    op.in[CR_IN_conv_wgrad_dy]   = g.image[2];
     op.out[CR_OUT_conv_wgrad_dw] = g.dw;
-    run_kernels(op, wgrad_check);
+    run_kernels(op, (struct expected){.from = small_at(1), .count = C * C, .sum = wgrad_want});
 }
 
 static double sums_expected(int i) {
@@ -267,65 +249,45 @@ static double sums_expected(int i) {
     }
     return sum;
 }
-static void sums_check(const char *kernel) {
-    check_sums(kernel, small_at(2 + 5), 2 * C, sums_expected, 2e-2);
-}
 
 TEST(bn_sums) {
     NEED_LARGE();
-    struct cr_op op             = cr_op_make(CR_OP_bn_sums, CR_NONE);
-    op.in[CR_IN_bn_sums_x]      = g.image[0];
+    struct cr_op op             = op_on(CR_OP_bn_sums, g.image[0]);
     op.out[CR_OUT_bn_sums_sums] = g.vec[5];
-    run_kernels(op, sums_check);
+    run_kernels(op, (struct expected){.from = small_at(2 + 5), .count = 2 * C, .sum = sums_expected});
 }
 
 static double apply_want(int64_t m, int c) {
     return fmax(1.5 * value(0, m, c) + 0.25 + value(2, m, c), 0);
 }
-static void apply_check(const char *kernel) {
-    check_pixels(kernel, 3, apply_want);
-}
 
 TEST(bn_apply_with_add) {
     NEED_LARGE();
-    struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    op.attr.bn.relu                  = true;
-    op.in[CR_IN_bn_apply_x]          = g.image[0];
-    op.in[CR_IN_bn_apply_scale_bias] = g.vec[0];
-    op.in[CR_IN_bn_apply_add]        = g.image[2];
-    op.out[CR_OUT_bn_apply_y]        = g.image[3];
-    run_kernels(op, apply_check);
+    struct cr_op op           = op_on(CR_OP_bn_apply, g.image[0], g.vec[0]);
+    op.attr.bn.relu           = true;
+    op.in[CR_IN_bn_apply_add] = g.image[2];
+    op.out[CR_OUT_bn_apply_y] = g.image[3];
+    run_kernels(op, (struct expected){.image = 3, .pixel = apply_want});
 }
 
 static double grad_apply_want(int64_t m, int c) {
     return 1.5 * value(2, m, c) + 0.25 * value(0, m, c) + 0.125;
 }
-static void grad_apply_check(const char *kernel) {
-    check_pixels(kernel, 3, grad_apply_want);
-}
 
 TEST(gradient_of_bn) {
     NEED_LARGE();
-    struct cr_op op                   = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    op.in[CR_IN_bn_grad_apply_dy]     = g.image[2];
-    op.in[CR_IN_bn_grad_apply_x]      = g.image[0];
-    op.in[CR_IN_bn_grad_apply_coeffs] = g.vec[2];
-    op.out[CR_OUT_bn_grad_apply_dx]   = g.image[3];
-    run_kernels(op, grad_apply_check);
+    struct cr_op op                 = op_on(CR_OP_bn_grad_apply, g.image[2], g.image[0], g.vec[2]);
+    op.out[CR_OUT_bn_grad_apply_dx] = g.image[3];
+    run_kernels(op, (struct expected){.image = 3, .pixel = grad_apply_want});
 }
 
 static double relu_grad_want(int64_t m, int c) {
     return value(0, m, c) > 0 ? value(2, m, c) : 0;
 }
-static void relu_grad_check(const char *kernel) {
-    check_pixels(kernel, 3, relu_grad_want);
-}
 
 TEST(gradient_of_relu) {
     NEED_LARGE();
-    struct cr_op op             = cr_op_make(CR_OP_relu_grad, CR_NONE);
-    op.in[CR_IN_relu_grad_dy]   = g.image[2];
-    op.in[CR_IN_relu_grad_y]    = g.image[0];
+    struct cr_op op             = op_on(CR_OP_relu_grad, g.image[2], g.image[0]);
     op.out[CR_OUT_relu_grad_dx] = g.image[3];
-    run_kernels(op, relu_grad_check);
+    run_kernels(op, (struct expected){.image = 3, .pixel = relu_grad_want});
 }

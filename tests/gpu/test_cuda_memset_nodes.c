@@ -25,7 +25,7 @@ TEST(fills_write_their_bytes) {
     NEED_GPU();
     static unsigned char           expected[BYTES], found[BYTES];
     const struct cr_device_options options = {.deterministic = true};
-    struct cr_device              *device  = NULL;
+    OWNED(device)                  device  = NULL;
     void                          *memory = NULL, *graph = NULL;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CUDA, &options, &device));
     const struct cr_async *async = device->backend->async;
@@ -42,7 +42,6 @@ TEST(fills_write_their_bytes) {
     CHECK(memcmp(found, expected, BYTES) == 0);
     async->graph_destroy(device, graph);
     device->backend->release(device, memory);
-    cr_device_close(device);
 }
 
 typedef CUresult (*batch_mem_op)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
@@ -69,7 +68,7 @@ TEST(memory_operations_stay) {
     const uint32_t                 expected[WORDS] = {0x01010101, 0x01010101, 0x01010101, 7,
                                                       0x02020202, 0x02020202, 0x02020202, 0x02020202};
     const struct cr_device_options options         = {.deterministic = true};
-    struct cr_device              *device          = NULL;
+    OWNED(device)                  device          = NULL;
     uint32_t                       found[WORDS], *words = NULL;
     batch_mem_op                   run;
     cudaGraph_t                    graph = NULL;
@@ -87,5 +86,4 @@ TEST(memory_operations_stay) {
     (void)cudaGraphExecDestroy(exec);
     (void)cudaGraphDestroy(graph);
     (void)cudaFree(words);
-    cr_device_close(device);
 }

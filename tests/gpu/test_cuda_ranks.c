@@ -5,7 +5,6 @@
 #include "tests/harness/ranks_support.h"
 #include "tests/harness/test_gpu.h"
 
-#include <signal.h>
 #include <time.h>
 
 /* Runs in a child process: a process that has initialised CUDA cannot fork. */
@@ -31,8 +30,7 @@ static bool has_gpus(int count) {
 
 static struct run prepare(void) {
     struct run r = prepare_run();
-    give(&r, "train.device=cuda");
-    give(&r, "train.measure=no");
+    give(&r, "train.device=cuda", "train.measure=no");
     return r;
 }
 
@@ -98,9 +96,7 @@ TEST(four_peers_give_the_same_bits) {
     static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
     for (size_t i = 0; i < CR_COUNT(precision); i++) {
         struct run r = prepare();
-        give(&r, precision[i]);
-        give(&r, "model.sync_bn=yes");
-        give(&r, "ranks.transport=peer");
+        give(&r, precision[i], "model.sync_bn=yes", "ranks.transport=peer");
         CHECK(TRAIN(4, &r, "a", "train.batch=6", "train.steps=12") == 0);
         CHECK(TRAIN(4, &r, "b", "train.batch=6", "train.steps=12") == 0);
         CHECK(TRAIN(4, &r, "c", "train.batch=6", "train.steps=12", "ranks.bucket_mib=25") == 0);
@@ -120,8 +116,7 @@ TEST(peers_give_the_bits_of_nccl) {
                                             {"train.precision=fp32", "model.sync_bn=yes"}};
     for (size_t i = 0; i < CR_COUNT(values); i++) {
         struct run r = prepare();
-        give(&r, values[i][0]);
-        give(&r, values[i][1]);
+        give(&r, values[i][0], values[i][1]);
         CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12", "ranks.transport=nccl") == 0);
         CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12", "ranks.transport=peer") == 0);
         CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.transport=auto") == 0);
@@ -134,8 +129,7 @@ TEST(fp16_with_a_moving_scale) {
     NEED_TWO_GPUS();
     struct run r = prepare();
     double     one[STEPS_MAX], two[STEPS_MAX], half[STEPS_MAX];
-    give(&r, "train.precision=fp16");
-    give(&r, "model.sync_bn=yes");
+    give(&r, "train.precision=fp16", "model.sync_bn=yes");
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=30") == 0);
     CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=30") == 0);
     CHECK(TRAIN(2, &r, "half", "train.batch=12", "train.steps=30", "ranks.reduce=fp16") == 0);
@@ -161,8 +155,7 @@ TEST(the_same_gpus_give_the_same_bits) {
 TEST(measured_kernels_are_the_same_on_both) {
     NEED_TWO_GPUS();
     struct run r = prepare_run();
-    give(&r, "train.device=cuda");
-    give(&r, "train.precision=fp16");
+    give(&r, "train.device=cuda", "train.precision=fp16");
     setenv("CRESNET_CACHE", r.dir, 1);
     CHECK(TRAIN(2, &r, "a", "train.batch=16", "train.steps=3") == 0); /* rank 0 measures */
     CHECK(TRAIN(2, &r, "b", "train.batch=16", "train.steps=3") == 0); /* and has the times now */
@@ -174,8 +167,7 @@ TEST(two_save_and_one_goes_on) {
     NEED_TWO_GPUS();
     struct run r = prepare();
     double     whole[STEPS_MAX], parts[STEPS_MAX];
-    give(&r, "train.precision=fp32");
-    give(&r, "model.sync_bn=yes");
+    give(&r, "train.precision=fp32", "model.sync_bn=yes");
     CHECK(TRAIN(2, &r, "whole", "train.batch=12", "train.steps=20", "train.accumulate=2") == 0);
     CHECK(TRAIN(2, &r, "parts", "train.batch=12", "train.steps=11", "train.accumulate=2") == 0);
     CHECK(RESUME(1, &r, "parts", "train.steps=20") == 0);
@@ -183,16 +175,11 @@ TEST(two_save_and_one_goes_on) {
     for (int i = 11; i < 16; i++) CHECK(relative(whole[i], parts[i]) <= 1e-4);
 }
 
-/* ---- SyncBN with BN statistics from Gram matrices ---- */
-
 /* A learning rate that is low enough for the losses of the first steps to differ by rounding errors only. */
 static struct run prepare_bottleneck(void) {
     struct run r = prepare();
-    give(&r, "model.block=bottleneck");
-    give(&r, "model.widths=64,128");
-    give(&r, "optim.lr=0.005");
-    give(&r, "train.precision=fp16");
-    give(&r, "model.sync_bn=yes");
+    give(&r, "model.block=bottleneck", "model.widths=64,128", "optim.lr=0.005", "train.precision=fp16",
+         "model.sync_bn=yes");
     return r;
 }
 
@@ -218,8 +205,7 @@ TEST(gram_matrices_of_two_are_like_one) {
 TEST(both_choose_the_same_gram_matrices) {
     NEED_TWO_GPUS();
     struct run r = prepare_bottleneck();
-    give(&r, "train.measure=yes");
-    give(&r, "data.image_size=48");
+    give(&r, "train.measure=yes", "data.image_size=48");
     setenv("CRESNET_CACHE", r.dir, 1);
     CHECK(TRAIN(2, &r, "a", "train.batch=32", "train.steps=3", "train.gram_bn=auto") == 0);
     CHECK(TRAIN(2, &r, "b", "train.batch=32", "train.steps=3", "train.gram_bn=auto") == 0);

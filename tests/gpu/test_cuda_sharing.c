@@ -4,8 +4,6 @@
 #include "autotune/cost_table_internal.h"
 #include "tests/harness/test_gpu.h"
 
-#include <stdio.h>
-
 enum { TESTS_MADE = 40, BACKGROUND = 150 };
 
 static struct cr_device *open_gpu(void) {
@@ -64,7 +62,7 @@ static int count_shared(struct cr_device *device, const char *what, bool backgro
 
 TEST(a_quiet_gpu_is_not_shared) {
     NEED_GPU();
-    struct cr_device *device = open_gpu();
+    OWNED(device) device = open_gpu();
     REQUIRE(device);
     const char *other  = getenv("CRESNET_TEST_SHARED");
     const int   shared = count_shared(device, other ? "next to another process" : "quiet", false);
@@ -72,14 +70,12 @@ TEST(a_quiet_gpu_is_not_shared) {
         CHECK(shared > TESTS_MADE / 2);
     else
         CHECK_INT(shared, 0);
-    cr_device_close(device);
 }
 
 TEST(work_of_another_stream_is_detected) {
     NEED_GPU();
     if (getenv("CRESNET_TEST_SHARED")) SKIP("another process uses the GPU");
-    struct cr_device *device = open_gpu();
+    OWNED(device) device = open_gpu();
     REQUIRE(device);
     CHECK(count_shared(device, "next to another stream", true) > TESTS_MADE / 2);
-    cr_device_close(device);
 }

@@ -2,11 +2,7 @@
  * allocation after the first step, bitwise identical resuming, and refused settings. test_checkops tests single ops,
  * test_golden_train compares whole runs with PyTorch. */
 #include "core/rng.h"
-#include "session/session.h"
 #include "tests/harness/test_gpu.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 enum { BATCH = 16, SIZE = 32, CLASSES = 10 };
 
@@ -42,6 +38,7 @@ static void run_close(struct run *r) {
     cr_session_close(&r->session);
     cr_config_close(r->config);
 }
+OWNABLE(run, struct run, run_close(x))
 
 /* Step `step` of a fixed sequence of batches; every class has its own brightness, so that the network can learn. */
 static cr_status feed(struct run *r, struct cr_exec *exec, int64_t step) {
@@ -79,7 +76,7 @@ static const char *const precisions[] = {"train.precision=fp32", "train.precisio
                                          "train.precision=bf16"};
 
 static void check_captured(const char *const *more, int count) {
-    struct run            a, b;
+    OWNED(run)            a = {0}, b = {0};
     struct cr_exec_result ra, rb;
     REQUIRE_OK(run_open(&a, more, count));
     setenv("CRESNET_SYNC", "1", 1);
@@ -93,8 +90,6 @@ static void check_captured(const char *const *more, int count) {
     CHECK(isfinite(ra.loss_sum) && ra.loss_sum == rb.loss_sum);
     free(sa);
     free(sb);
-    run_close(&a);
-    run_close(&b);
 }
 
 TEST(captured_graph_equals_launches) {
@@ -118,7 +113,7 @@ TEST(it_learns_in_every_precision) {
     NEED_GPU();
     double fp32 = 0;
     for (size_t p = 0; p < CR_COUNT(precisions); p++) {
-        struct run            r;
+        OWNED(run)            r = {0};
         struct cr_exec_result first, last;
         REQUIRE_OK(OPEN(&r, precisions[p]));
         REQUIRE_OK(steps(&r, 0, 1, &first));
@@ -128,13 +123,12 @@ TEST(it_learns_in_every_precision) {
                last.loss_sum / BATCH, last.loss_scale, (long long)last.skipped);
         CHECK(isfinite(last.loss_sum) && last.loss_sum < 0.75 * first.loss_sum);
         CHECK_NEAR(last.loss_sum / BATCH, fp32 / BATCH, 0.5);
-        run_close(&r);
     }
 }
 
 TEST(nothing_is_allocated_after_the_first_step) {
     NEED_GPU();
-    struct run            r;
+    OWNED(run)            r = {0};
     struct cr_exec_result last;
     REQUIRE_OK(OPEN(&r, "train.precision=fp16"));
     const struct cr_backend *backend = r.session.device->backend;
@@ -145,13 +139,12 @@ TEST(nothing_is_allocated_after_the_first_step) {
     CHECK_INT(cr_alloc_calls(), calls);
     CHECK(left > 0);
     CHECK_INT(backend->memory_free(r.session.device), left);
-    run_close(&r);
 }
 
 /* A loss scale at which every gradient overflows: updates are skipped and the scale is halved until they are finite. */
 TEST(an_overflow_skips_the_update_and_halves_the_scale) {
     NEED_GPU();
-    struct run            r;
+    OWNED(run)            r = {0};
     struct cr_exec_result result;
     REQUIRE_OK(OPEN(&r, "train.precision=fp16"));
     char *state = (char *)r.session.memory.region[CR_REGION_STORE] +
@@ -167,17 +160,15 @@ TEST(an_overflow_skips_the_update_and_halves_the_scale) {
     CHECK(!result.nonfinite && result.skipped > 1 && result.loss_scale < 0x1p39);
     free(before);
     free(after);
-    run_close(&r);
 }
 
 TEST(a_static_scale_does_not_change) {
     NEED_GPU();
-    struct run            r;
+    OWNED(run)            r = {0};
     struct cr_exec_result result;
     REQUIRE_OK(OPEN(&r, "train.precision=fp16", "train.loss_scale=128"));
     REQUIRE_OK(steps(&r, 0, 30, &result));
     CHECK(result.loss_scale == 128 && result.skipped == 0 && !result.nonfinite);
-    run_close(&r);
 }
 
 TEST(invalid_settings_are_refused) {

@@ -118,11 +118,10 @@ TEST(large_batches_are_supported) {
     NEED_LIBRARIES();
     const struct shape_of_conv s = {1 << 20, 32, 16, 16, 3, 1, 1};
     for (int form = 0; form < FORMS; form++) {
-        struct alone a;
+        OWNED(alone) a = {0};
         alone_open(&a, (enum form)form, CR_F16, &s);
         const struct cudnn_support got = support_of(&a, 90, CR_MATH_F16);
         CHECK(got.supported);
         CHECK_INT(got.slices, 16);
-        alone_close(&a);
     }
 }

@@ -16,8 +16,6 @@ static void *stand_in_symbol(void *library, const char *name);
 #undef dlopen
 #undef dlsym
 
-#include <stdatomic.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,7 +30,6 @@ static size_t version(void) {
 
 /* Sleeps, so that other threads call it at the same time. */
 static void *stand_in_open(const char *name, int flags) {
-    (void)flags;
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     atomic_fetch_add(&by_main, pthread_equal(pthread_self(), main_thread) != 0);
     atomic_fetch_add(strcmp(name, CUDNN_SO) == 0    ? &opened_cudnn
@@ -50,14 +47,11 @@ static int stand_in_info(void *library, int request, void *out) {
     return 0;
 }
 static void *stand_in_symbol(void *library, const char *name) {
-    (void)library, (void)name;
     size_t (*function)(void) = version;
     void *address;
     memcpy(&address, &function, sizeof address);
     return address;
 }
-
-/* ---- processes ---- */
 
 /* Runs `run` in a new process and returns its result. */
 static bool in_process(bool (*run)(void)) {
@@ -113,14 +107,11 @@ static bool names_what_is_missing(void) {
 }
 
 static bool lists_files(void) {
-    struct cr_text text = {0};
-    no_cublas           = true;
+    OWNED(text) text = {0};
+    no_cublas        = true;
     cr_cuda_libs_list(&text);
-    const bool good = text.data && strstr(text.data, CUDNN_SO "  /where/it/is\n") &&
-                      strstr(text.data, CUBLAS_SO " not found\n") && strstr(text.data, NVRTC_SO " /where/it/is\n") &&
-                      strstr(text.data, "libnccl.so.2   /where/it/is\n");
-    cr_text_free(&text);
-    return good;
+    return text.data && strstr(text.data, CUDNN_SO "  /where/it/is\n") && strstr(text.data, CUBLAS_SO " not found\n") &&
+           strstr(text.data, NVRTC_SO " /where/it/is\n") && strstr(text.data, "libnccl.so.2   /where/it/is\n");
 }
 
 TEST(libraries_are_opened_once) {

@@ -27,7 +27,6 @@ TEST(versions_of_the_table) {
     }
 }
 
-/* Both ends of a range belong to it. */
 TEST(ends_of_a_range) {
     const struct cudnn_refused_engine entry = {
         .kind = CR_CUDNN_DGRAD, .type = CUDNN_DATA_FLOAT, .engine = 3, .from = 91000, .to = 91201};

@@ -5,7 +5,6 @@
 #include "cuda/common/conv_family.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
-#include "session/session.h"
 #include "tests/gpu/cudnn_queries.h"
 
 static const int capabilities[] = {80, 90};
@@ -72,9 +71,9 @@ static bool accepts(void *self, const struct cr_program *p, const struct cr_op *
 /* `any_fusion`: ops are fused without a question to the GPU, so each fused form must have a kernel. */
 static void query_program(int cc, const struct precision *precision, const struct cr_config *c, struct cr_model *model,
                           enum cr_program_kind kind, bool any_fusion) {
-    const int64_t     batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
-    struct cr_program program;
-    int               convs = 0;
+    const int64_t  batch   = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
+    OWNED(program) program = {0};
+    int            convs   = 0;
     REQUIRE_OK(cr_model_program(model, c, kind, batch, &program));
     for (int i = 0; i < program.ops; i++) {
         if (!is_conv(program.op[i].kind)) continue;
@@ -91,14 +90,13 @@ static void query_program(int cc, const struct precision *precision, const struc
     REQUIRE_OK(cr_pass_fuse(&program, &cost_model));
     CHECK(program.ops < plain);
     query_others(cc, precision, &program);
-    cr_program_free(&program);
 }
 
 /* Queries a configuration; with `widths`, the network has these numbers of channels. */
 static void query_config(int cc, const struct precision *precision, const char *path, const char *widths) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO, CR_PROGRAM_EVAL};
-    const struct cr_config           *c;
-    struct cr_model                   model;
+    OWNED(config)                     c       = NULL;
+    OWNED(model)                      model   = {0};
     struct cr_prepare                 train, eval;
     REQUIRE_OK(cr_config_open(&c, path, widths ? &widths : NULL, widths ? 1 : 0));
     REQUIRE_OK(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
@@ -106,11 +104,7 @@ static void query_config(int cc, const struct precision *precision, const char *
     REQUIRE_OK(cr_model_open(c, c->model.classes ? (int)c->model.classes : 10, train.size, eval.size, &model));
     cr_model_set_real(&model, precision->real);
     for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, c, &model, kinds[k], !widths);
-    cr_model_close(&model);
-    cr_config_close(c);
 }
-
-/* ---- cases ---- */
 
 /* Fused forms with sums or with mask bits need multiples of 8 channels; other networks must get plain forms. */
 TEST(networks_with_any_number_of_channels_have_kernels) {
@@ -227,7 +221,7 @@ TEST(own_convolution_kernels_are_plain) {
         const struct precision *precision = &precisions[i / FORMS];
         const enum form         form      = (enum form)(i % FORMS);
         const bool              plain     = form == PLAIN || form == WGRAD || form == DGRAD;
-        struct alone            a;
+        OWNED(alone)            a         = {0};
         alone_open(&a, form, precision->real, &s);
         if (own_row_accepts(80, precision, &a.p, &a.op) != plain)
             TEST_FAIL_("%s, %s: %s", precision->name, form_name[form], plain ? "refused" : "taken");
@@ -235,6 +229,5 @@ TEST(own_convolution_kernels_are_plain) {
             with_relu(&a);
             CHECK(!own_row_accepts(80, precision, &a.p, &a.op));
         }
-        alone_close(&a);
     }
 }

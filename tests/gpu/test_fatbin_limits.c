@@ -5,7 +5,6 @@
  * shared memory, registers and threads of a block, grid, instructions that only 9.0 has. All kernels of this project
  * that accept an op are launched, as choices depend on measured times. The ops are those of all shipped configs and all
  * cases of test_checkops. Fused ops (cr_pass_bn_chains) are those of CIFAR networks. */
-#include "compiler/compiler.h"
 #include "compiler/passes.h"
 #include "cuda/conv/cudnn/cudnn_graph.h"
 #include "cuda/core/cuda_device.h"
@@ -13,8 +12,6 @@
 #include "cuda/core/libraries.h"
 #include "device/capability.h"
 #include "device/offline.h"
-#include "model/model.h"
-#include "runtime/executor.h"
 #include "tests/checkops/checkops.h"
 #include "tests/gpu/fatbin_limits.h"
 #include "tests/harness/test.h"
@@ -39,8 +36,6 @@ struct totals {
         foreign;        /* foreign: launches whose code is that of another family, because the build has no PTX */
     int64_t most_bytes; /* of shared memory */
 };
-
-/* ---- one launch ---- */
 
 /* Registers that a block occupies: warps get them in units of 256. */
 static int64_t block_registers(const struct fatbin_code *code, int64_t threads) {
@@ -87,8 +82,6 @@ static void check_launch(const struct target *t, const struct cr_kernel *kernel,
     totals->foreign += foreign;
     totals->most_bytes = CR_MAX(totals->most_bytes, code->shared_bytes + l->dynamic_bytes);
 }
-
-/* ---- one op ---- */
 
 /* Device addresses of the operands; nothing reads or writes there. */
 static void *address(int operand) {
@@ -154,8 +147,6 @@ static void report(const struct totals *totals) {
     }
 }
 
-/* ---- what is tested ---- */
-
 static const char          *why_not;        /* no test is possible: the reason */
 static struct fatbin_totals totals_of_code; /* in the program; all 0 until it is read */
 /* Offline devices whose kernels can be launched: prepare of an offline device makes no tables. */
@@ -164,7 +155,6 @@ static struct cr_device *devices[TARGETS];
 static struct cr_device *planned[TARGETS];
 
 static cr_status put_nothing(struct cr_device *device, void *to, const void *host, size_t bytes) {
-    (void)device, (void)to, (void)host, (void)bytes;
     return CR_OK;
 }
 
@@ -273,17 +263,14 @@ static void check_fused_ops(const struct target *t, struct cr_device *device, st
 /* The program of a config as it is fused for the GPU of `target`, on all targets up to `last`. */
 static void check_config(size_t target, size_t last, const struct cr_config *config, const char *name,
                          enum cr_dtype real, enum cr_program_kind kind, struct totals *totals) {
-    struct cr_model   model = {0};
-    struct cr_program p     = {0};
-    char              where[200];
-    const cr_status   status = compile(planned[target], config, real, kind, &model, &p);
+    OWNED(model)    model  = {0};
+    OWNED(program)  p      = {0};
+    const cr_status status = compile(planned[target], config, real, kind, &model, &p);
     if (status != CR_OK) TEST_FAIL_("%s on %s: %s", name, targets[target].gpu, cr_error_message());
     for (int i = 0; status == CR_OK && i < p.ops; i++) {
-        snprintf(where, sizeof where, "%.100s, %s, op %d", name, cr_dtype_name(real), i);
+        const char *const where = formatted("%.100s, %s, op %d", name, cr_dtype_name(real), i);
         for (size_t t = target; t <= last; t++) check_op(&targets[t], devices[t], &p, &p.op[i], &totals[t], where);
     }
-    cr_program_free(&p);
-    cr_model_close(&model);
 }
 
 /* Fused ops differ between 8.0, the capabilities with 99 KiB of shared memory, and 9.0. */
@@ -300,8 +287,7 @@ static void check_programs(const struct cr_config *config, const char *name, str
 
 TEST(configs_stay_within_the_limits) {
     struct totals totals[TARGETS] = {0};
-    char          path[600];
-    int           configs = 0;
+    int           configs         = 0;
     REQUIRE_OK(prepare());
     if (why_not) SKIP(why_not);
     DIR *folder = opendir(CR_SOURCE_DIR "/configs");
@@ -309,8 +295,7 @@ TEST(configs_stay_within_the_limits) {
     for (const struct dirent *e; (e = readdir(folder));) {
         const struct cr_config *config;
         if (!strstr(e->d_name, ".ini")) continue;
-        snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, e->d_name);
-        REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
+        REQUIRE_OK(cr_config_open(&config, formatted("%s/configs/%s", CR_SOURCE_DIR, e->d_name), NULL, 0));
         check_programs(config, e->d_name, totals);
         cr_config_close(config);
         configs++;
@@ -344,17 +329,13 @@ TEST(cases_of_checkops_stay_within_the_limits) {
 
 static void check_network(size_t target, const char *const keys[3], enum cr_dtype real, size_t limit,
                           struct totals *totals, struct fused *fused) {
-    struct cr_model         model = {0};
-    struct cr_program       p     = {0};
-    const struct cr_config *config;
-    char                    where[200];
+    OWNED(config)  config = NULL;
+    OWNED(model)   model  = {0};
+    OWNED(program) p      = {0};
     REQUIRE_OK(cr_config_open(&config, NULL, keys, 3));
     REQUIRE_OK(compile(planned[target], config, real, CR_PROGRAM_STEP, &model, &p));
-    snprintf(where, sizeof where, "%s, %s, %s", keys[1], keys[2], cr_dtype_name(real));
-    check_fused_ops(&targets[target], devices[target], &p, limit, totals, fused, where);
-    cr_program_free(&p);
-    cr_model_close(&model);
-    cr_config_close(config);
+    check_fused_ops(&targets[target], devices[target], &p, limit, totals, fused,
+                    formatted("%s, %s, %s", keys[1], keys[2], cr_dtype_name(real)));
 }
 
 /* With 32 and 80 images filter gradients are fused, but not where a block has 99 KiB. Tiles are parts of images (32) or

@@ -13,7 +13,6 @@ static void *stand_in_symbol(void *library, const char *name);
 #undef dlsym
 
 #include <cuda.h>
-#include <stdatomic.h>
 
 static atomic_int used_late, freed_mapped,
     /* counts: calls with objects that an abort has freed; freed memory that other ranks have mapped; communicators */
@@ -45,7 +44,6 @@ static ncclResult_t unique_id(ncclUniqueId *id) {
     return ncclSuccess;
 }
 static ncclResult_t init_rank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
-    (void)ranks, (void)id, (void)rank, (void)config;
     const int made = atomic_fetch_add(&comms_made, 1);
     *comm          = made < COMMS ? &comms[made] : NULL;
     atomic_fetch_add(&alive, 1);
@@ -64,7 +62,6 @@ static ncclResult_t async_error(ncclComm_t comm, ncclResult_t *error) {
 }
 static ncclResult_t all_reduce(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream) {
-    (void)x, (void)y, (void)count, (void)type, (void)op, (void)stream;
     (void)enter_stand_in(comm);
     atomic_fetch_add(&comm->inside, 1);
     moment(2000);
@@ -85,16 +82,15 @@ static void *stand_in_symbol(void *library, const char *name) {
     static const struct {
         const char *name;
         void (*function)(void);
-    } known[] = {{"ncclGetVersion", (void (*)(void))version_of},
-                 {"ncclGetUniqueId", (void (*)(void))unique_id},
-                 {"ncclCommInitRankConfig", (void (*)(void))init_rank},
-                 {"ncclCommDestroy", (void (*)(void))go},
-                 {"ncclCommAbort", (void (*)(void))go},
-                 {"ncclCommGetAsyncError", (void (*)(void))async_error},
-                 {"ncclAllReduce", (void (*)(void))all_reduce},
-                 {"ncclGetErrorString", (void (*)(void))error_string},
-                 {"ncclGetLastError", (void (*)(void))last_error}};
-    (void)library;
+    } known[]   = {{"ncclGetVersion", (void (*)(void))version_of},
+                   {"ncclGetUniqueId", (void (*)(void))unique_id},
+                   {"ncclCommInitRankConfig", (void (*)(void))init_rank},
+                   {"ncclCommDestroy", (void (*)(void))go},
+                   {"ncclCommAbort", (void (*)(void))go},
+                   {"ncclCommGetAsyncError", (void (*)(void))async_error},
+                   {"ncclAllReduce", (void (*)(void))all_reduce},
+                   {"ncclGetErrorString", (void (*)(void))error_string},
+                   {"ncclGetLastError", (void (*)(void))last_error}};
     void *found = NULL;
     for (size_t i = 0; i < CR_COUNT(known); i++)
         if (!strcmp(known[i].name, name)) memcpy(&found, &known[i].function, sizeof found);
@@ -136,7 +132,6 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *at) {
     return cudaSuccess;
 }
 cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags) {
-    (void)flags;
     memcpy(out, &handle, sizeof *out);
     const int i = find_block(*out);
     if (i < 0) return cudaErrorInvalidValue;
@@ -149,19 +144,15 @@ cudaError_t cudaIpcCloseMemHandle(void *at) {
     return i < 0 ? cudaErrorInvalidValue : cudaSuccess;
 }
 cudaError_t cudaMemset(void *at, int value, size_t bytes) {
-    (void)value, (void)bytes;
     return at ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream) {
-    (void)stream;
     return cudaMemset(at, value, bytes);
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
-    (void)bytes, (void)kind;
     return to && from ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
-    (void)stream;
     return cudaMemcpy(to, from, bytes, kind);
 }
 cudaError_t cudaDeviceSynchronize(void) {
@@ -202,7 +193,6 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int index, int other) {
     return cudaSuccess;
 }
 static CUresult memory_ops(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags) {
-    (void)stream, (void)count, (void)ops, (void)flags;
     return CUDA_SUCCESS;
 }
 static cudaError_t driver_entry(void **out, enum cudaDriverEntryPointQueryResult *found) {
@@ -214,13 +204,11 @@ static cudaError_t driver_entry(void **out, enum cudaDriverEntryPointQueryResult
 #if CUDART_VERSION >= 12050 /* as in cuda/common/driver.h */
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *found) {
-    (void)name, (void)version, (void)flags;
     return driver_entry(out, found);
 }
 #else
 cudaError_t cudaGetDriverEntryPoint(const char *name, void **out, unsigned long long flags,
                                     enum cudaDriverEntryPointQueryResult *found) {
-    (void)name, (void)flags;
     return driver_entry(out, found);
 }
 #endif
@@ -228,14 +216,12 @@ cr_status cr_cuda_fail(cudaError_t error, const char *what, const char *file, in
     return cr_error_set(CR_ERR_DEVICE, file, line, "%s: %d", what, (int)error);
 }
 cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64_t elems, cudaStream_t stream) {
-    (void)type, (void)elems, (void)stream;
     return x && y ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, cudaStream_t stream) {
     return ck_cast(y, type, (void *)(uintptr_t)x, elems, stream);
 }
 cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
-    (void)multiprocessors, (void)stream;
     return sum->to ? cudaSuccess : cudaErrorInvalidValue;
 }
 

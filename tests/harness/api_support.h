@@ -3,9 +3,7 @@
 #ifndef API_SUPPORT_H
 #define API_SUPPORT_H
 
-#include "core/files.h"
 #include "include/cresnet.h"
-#include "session/session.h"
 #include "tests/harness/data_support.h"
 #include "training/training.h"
 
@@ -17,23 +15,19 @@ OWNABLE(api_model, cresnet_model *, cresnet_close(*x))
 
 /* Trains a network of 3 classes and images of 8 x 8 for two steps in a new tmp_path. */
 static inline cr_status api_train(const char *const *more, int count) {
-    const char *list[32] = {"model.arch=custom", "model.depths=1,1",    "model.widths=4,6",  "model.shortcut=B",
-                            "model.classes=3",   "data.kind=synthetic", "data.image_size=8", "data.train_images=8",
-                            "data.val_images=5", "data.workers=0",      "train.batch=4",     "train.epochs=1",
-                            "train.device=cpu",  "train.threads=1"};
-    int         used = 14, signal_taken = 0;
-    char        output[SUPPORT_PATH];
-    const struct cr_config *config;
+    const char   *list[32] = {"model.arch=custom", "model.depths=1,1",    "model.widths=4,6",  "model.shortcut=B",
+                              "model.classes=3",   "data.kind=synthetic", "data.image_size=8", "data.train_images=8",
+                              "data.val_images=5", "data.workers=0",      "train.batch=4",     "train.epochs=1",
+                              "train.device=cpu",  "train.threads=1"};
+    int           used = 14, signal_taken = 0;
+    OWNED(config) config = NULL;
     folder_open();
-    text_into(run, "%s/run", tmp_path);
-    text_into(output, "train.output=%s", run);
+    snprintf(run, sizeof run, "%s", in_folder("run"));
     for (int i = 0; i < count; i++) list[used++] = more[i];
-    list[used++] = output;
+    list[used++] = formatted("train.output=%s", run);
     CR_TRY(cr_config_open(&config, NULL, list, used));
     const struct cr_train_options options = {.overrides = list, .override_count = used};
-    cr_status                     status  = cr_train(config, &options, &signal_taken);
-    cr_config_close(config);
-    return status;
+    return cr_train(config, &options, &signal_taken);
 }
 
 static inline cresnet_options api_options(int batch) {

@@ -3,16 +3,11 @@
 #ifndef CHECKPOINT_FAKE_H
 #define CHECKPOINT_FAKE_H
 
-#include "checkpoint/checkpoint.h"
 #include "tests/harness/folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* ---- redirection of stderr ---- */
 
@@ -109,24 +104,23 @@ static inline cr_status fake_put(void *self, struct cr_ckpt_address address, uin
 
 static inline cr_status fake_save_from(struct fake *fake, const char *run_dir, int64_t step, bool best, int keep) {
     static const char *const classes[] = {"cat", "dog, small", "\u00fc"};
-    char                     config[64];
-    struct cr_st_meta        meta = {"epoch", "3"};
-    struct cr_ckpt_io        io   = {.self = fake, .get = fake_get, .put = fake_put};
-    snprintf(config, sizeof config, "[train]\nsteps = %" PRId64 "\n", step);
-    struct cr_ckpt_save save = {.run_dir           = run_dir,
-                                .step              = step,
-                                .model             = fake_tensors,
-                                .model_count       = MODEL,
-                                .state             = fake_tensors + MODEL,
-                                .state_count       = BLOBS - MODEL,
-                                .state_meta        = &meta,
-                                .state_meta_count  = 1,
-                                .config_text       = config,
-                                .kernel_times_text = "cresnet costs 1\tdevice\n",
-                                .class_names       = classes,
-                                .classes           = 3,
-                                .best              = best,
-                                .keep              = keep};
+    struct cr_st_meta        meta      = {"epoch", "3"};
+    struct cr_ckpt_io        io        = {.self = fake, .get = fake_get, .put = fake_put};
+    const char *const        config    = formatted("[train]\nsteps = %" PRId64 "\n", step);
+    struct cr_ckpt_save      save      = {.run_dir           = run_dir,
+                                          .step              = step,
+                                          .model             = fake_tensors,
+                                          .model_count       = MODEL,
+                                          .state             = fake_tensors + MODEL,
+                                          .state_count       = BLOBS - MODEL,
+                                          .state_meta        = &meta,
+                                          .state_meta_count  = 1,
+                                          .config_text       = config,
+                                          .kernel_times_text = "cresnet costs 1\tdevice\n",
+                                          .class_names       = classes,
+                                          .classes           = 3,
+                                          .best              = best,
+                                          .keep              = keep};
     return cr_ckpt_write(&save, &io);
 }
 
@@ -138,33 +132,31 @@ static inline cr_status fake_save(const char *run_dir, int64_t step, bool best, 
 
 static inline cr_status fake_read(struct fake *fake, const char *path, const struct cr_ckpt_tensor *tensors,
                                   int count) {
-    struct cr_st_file *file;
-    struct cr_ckpt_io  io = {.self = fake, .get = fake_get, .put = fake_put};
+    OWNED(weights)    file = NULL;
+    struct cr_ckpt_io io   = {.self = fake, .get = fake_get, .put = fake_put};
     CR_TRY(cr_st_open(path, &file));
-    cr_status status = cr_ckpt_read(file, path, tensors, count, NULL, &io);
-    cr_st_close(file);
-    return status;
+    return cr_ckpt_read(file, path, tensors, count, NULL, &io);
 }
 
 /* The step of a checkpoint that holds exactly the content of that step in all four files; -1 for any other folder. */
 static inline int64_t intact_step(const char *path) {
     struct fake got, want;
-    char        file[1100], real[1100], text[64];
+    char        real[1100];
     char       *config = NULL, *classes = NULL;
     memset(&got, 0, sizeof got);
     if (!realpath(path, real) || !strrchr(real, '/')) return -1;
     int64_t step = -1;
     if (sscanf(strrchr(real, '/'), "/step-%" SCNd64, &step) != 1) return -1;
     fake_fill(&want, step);
-    snprintf(text, sizeof text, "[train]\nsteps = %" PRId64 "\n", step);
-    snprintf(file, sizeof file, "%s/model.safetensors", path);
-    bool sound = fake_read(&got, file, fake_tensors, MODEL) == CR_OK;
-    snprintf(file, sizeof file, "%s/state.safetensors", path);
-    sound = sound && fake_read(&got, file, fake_tensors + MODEL, BLOBS - MODEL) == CR_OK;
-    sound = sound && !memcmp(got.blob, want.blob, sizeof want.blob);
-    snprintf(file, sizeof file, "%s/config.ini", path);
-    sound = sound && cr_file_read(file, 1000, &config, NULL) == CR_OK && !strcmp(config, text);
-    snprintf(file, sizeof file, "%s/classes.txt", path);
+    const char *const text  = formatted("[train]\nsteps = %" PRId64 "\n", step);
+    const char       *file  = formatted("%s/model.safetensors", path);
+    bool              sound = fake_read(&got, file, fake_tensors, MODEL) == CR_OK;
+    file                    = formatted("%s/state.safetensors", path);
+    sound                   = sound && fake_read(&got, file, fake_tensors + MODEL, BLOBS - MODEL) == CR_OK;
+    sound                   = sound && !memcmp(got.blob, want.blob, sizeof want.blob);
+    file                    = formatted("%s/config.ini", path);
+    sound                   = sound && cr_file_read(file, 1000, &config, NULL) == CR_OK && !strcmp(config, text);
+    file                    = formatted("%s/classes.txt", path);
     sound = sound && cr_file_read(file, 1000, &classes, NULL) == CR_OK && !strcmp(classes, "cat\ndog, small\n\u00fc\n");
     cr_free(config);
     cr_free(classes);

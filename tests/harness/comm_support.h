@@ -3,13 +3,11 @@
 #ifndef CR_COMM_SUPPORT_H
 #define CR_COMM_SUPPORT_H
 
-#include "comm/comm.h"
 #include "tests/harness/test.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>

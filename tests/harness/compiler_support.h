@@ -3,12 +3,9 @@
 #ifndef CR_TEST_PASSES_HELP_H
 #define CR_TEST_PASSES_HELP_H
 
-#include "compiler/compiler.h"
-#include "compiler/cost_model.h"
 #include "compiler/intervals.h"
 #include "compiler/passes.h"
 #include "core/rng.h"
-#include "model/model.h"
 #include "tests/harness/test.h"
 
 struct bench_model { /* a model and its configuration */
@@ -40,7 +37,6 @@ static inline int64_t draw(struct cr_rng *rng, int64_t low, int64_t high) {
 
 /* Accepts every op; requests scratch memory for convolutions, and more for their gradients. */
 static inline cr_status greedy_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
-    (void)self;
     op->kernel = (int)op->kind;
     *workspace = 0;
     if (op->kind == CR_OP_conv) *workspace = p->tensor[op->in[CR_IN_conv_x]].bytes / 2 + 1000;
@@ -75,9 +71,7 @@ static inline bool intervals_valid(const struct cr_interval *interval, int n, si
 /* Compiles `step` or `eval` of an architecture; false after a failed check. */
 static inline bool compiled(struct bench_model *b, const char *arch, int64_t size, int64_t batch,
                             enum cr_program_kind kind, bool fuse, bool reuse, struct cr_program *p) {
-    char override[64];
-    snprintf(override, sizeof override, "model.arch=%s", arch);
-    const char               *overrides[] = {override};
+    const char               *overrides[] = {formatted("model.arch=%s", arch)};
     struct cr_cost_model      cost_model  = greedy_cost_model(256);
     struct cr_compile_options options     = {.fuse = fuse, .reuse = reuse};
     cr_status                 status      = bench_open(b, overrides, 1, size);
@@ -87,28 +81,17 @@ static inline bool compiled(struct bench_model *b, const char *arch, int64_t siz
     return status == CR_OK;
 }
 
-static inline int emitted(struct cr_program *p, const struct cr_op *op, const char *name) {
-    int index = cr_emit(p, op, name); /* may reallocate the array */
-    return p->op[index].out[0];
-}
-
 /* zero -> a; relu: b = a; add: c = b + b; relu: d = c; add: e = c + d (last use of c and d) */
 static inline void chain_program(struct cr_program *p, int id[5]) {
     cr_program_init(p, "chain", NULL);
     id[0]          = cr_tensor_add(p, "a", CR_F32, CR_REGION_POOL, 1, 1, 1, 100);
-    struct cr_op z = cr_op_make(CR_OP_zero, CR_NONE), r = cr_op_make(CR_OP_relu, CR_NONE),
-                 s = cr_op_make(CR_OP_add, CR_NONE);
+    struct cr_op z = cr_op_make(CR_OP_zero, CR_NONE);
     z.out[0]       = id[0];
     cr_emit(p, &z, "a");
-    r.in[0] = id[0];
-    id[1]   = emitted(p, &r, "b");
-    s.in[0] = s.in[1] = id[1];
-    id[2]             = emitted(p, &s, "c");
-    r.in[0]           = id[2];
-    id[3]             = emitted(p, &r, "d");
-    s.in[0]           = id[2];
-    s.in[1]           = id[3];
-    id[4]             = emitted(p, &s, "e");
+    id[1] = emitted(p, op_on(CR_OP_relu, id[0]), "b");
+    id[2] = emitted(p, op_on(CR_OP_add, id[1], id[1]), "c");
+    id[3] = emitted(p, op_on(CR_OP_relu, id[2]), "d");
+    id[4] = emitted(p, op_on(CR_OP_add, id[2], id[3]), "e");
 }
 
 /* Inserts waits, plans memory, checks both; returns the bytes of the pool. */

@@ -2,7 +2,6 @@
 #ifndef CR_CONFIG_SUPPORT_H
 #define CR_CONFIG_SUPPORT_H
 
-#include "config/config.h"
 #include "tests/harness/folder.h"
 
 static inline const char *file_bytes(const char *name, const void *bytes, size_t count) {

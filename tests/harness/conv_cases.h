@@ -3,7 +3,7 @@
 #ifndef CR_TEST_CONV_FORMS_H
 #define CR_TEST_CONV_FORMS_H
 
-#include "graph/graph.h"
+#include "tests/harness/test.h"
 
 enum form {
     PLAIN,
@@ -101,5 +101,6 @@ static inline void alone_close(struct alone *a) {
     cr_program_free(&a->p);
     cr_param_store_free(&a->store);
 }
+OWNABLE(alone, struct alone, alone_close(x))
 
 #endif

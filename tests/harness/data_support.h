@@ -2,28 +2,15 @@
 #ifndef CR_DATA_SUPPORT_H
 #define CR_DATA_SUPPORT_H
 
-#include "data/data.h"
 #include "tests/harness/folder.h"
 
 #include <errno.h>
 
 #define GOLDEN CR_SOURCE_DIR "/tests/golden/data/"
 
-/* A path or an override. Text that is too long makes the call that uses it fail. */
-static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) CR_PRINTF(2, 3);
-static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(buf, SUPPORT_PATH, fmt, args);
-    va_end(args);
-    return buf;
-}
-
 /* Path of a file of tests/golden/data. */
 static inline const char *in_golden(const char *name) {
-    static char paths[4][SUPPORT_PATH];
-    static int  turn;
-    return text_into(paths[turn++ % 4], GOLDEN "%s", name);
+    return formatted(GOLDEN "%s", name);
 }
 
 /* FNV-1a, as in tests/golden/data/make.py */
@@ -60,22 +47,21 @@ static inline void apply_box(const uint8_t *rgb, int size, const int32_t box[4],
 
 /* Reads a whole small file; the caller frees it with cr_free. */
 static inline uint8_t *read_bytes(const char *path, size_t *count) {
-    FILE *file = fopen(path, "rb");
-    *count     = 0;
+    OWNED(file) file = fopen(path, "rb");
+    *count           = 0;
     if (!file) return NULL;
     fseek(file, 0, SEEK_END);
     long size = ftell(file);
     rewind(file);
     uint8_t *bytes = cr_alloc((size_t)size, 1);
     *count         = fread(bytes, 1, (size_t)size, file);
-    fclose(file);
     return bytes;
 }
 
 /* mkdir -p of the folder part of path */
 static inline void make_parents(const char *path) {
     char part[SUPPORT_PATH];
-    text_into(part, "%s", path);
+    snprintf(part, sizeof part, "%s", path);
     for (char *at = part + 1; *at; at++)
         if (*at == '/') {
             *at = 0;
@@ -94,26 +80,22 @@ static inline void write_bytes(const char *path, const void *bytes, size_t count
 
 /* Writes a PNG of one colour to root/name, and creates its folders. */
 static inline void put_image(const char *root, const char *name, int width, int height, int colour) {
-    char     path[SUPPORT_PATH];
-    uint8_t *rgb = cr_alloc((size_t)width * height, 3);
+    OWNED(bytes) rgb = cr_alloc((size_t)width * height, 3);
     memset(rgb, colour, (size_t)width * height * 3);
-    text_into(path, "%s/%s", root, name);
+    const char *const path = formatted("%s/%s", root, name);
     make_parents(path);
     if (cr_image_write_png(path, rgb, width, height) != CR_OK) printf("    %s\n", cr_error_message());
-    cr_free(rgb);
 }
 
 /* Copies a file of tests/golden/data. */
 static inline void put_golden(const char *path, const char *name) {
-    size_t   count;
-    uint8_t *bytes = read_bytes(in_golden(name), &count);
+    size_t       count;
+    OWNED(bytes) bytes = read_bytes(in_golden(name), &count);
     write_bytes(path, bytes, count);
-    cr_free(bytes);
 }
 
 static inline void put_text(const char *root, const char *name, const char *text) {
-    char path[SUPPORT_PATH];
-    write_bytes(text_into(path, "%s/%s", root, name), text, strlen(text));
+    write_bytes(formatted("%s/%s", root, name), text, strlen(text));
 }
 
 /* Defaults with the given overrides: make_config(&config, "data.kind=folder", ..., NULL). */
@@ -126,18 +108,14 @@ static inline cr_status make_config_(const struct cr_config **config, const char
 
 /* "data.root=" followed by the folder; four of them can be in use at once. */
 static inline const char *root_is(const char *path) {
-    static char texts[4][SUPPORT_PATH];
-    static int  turn;
-    return text_into(texts[turn++ % 4], "data.root=%s", path);
+    return formatted("data.root=%s", path);
 }
 
 /* Opens the dataset of such overrides. */
 static inline cr_status open_split(enum cr_split split, struct cr_dataset **set, const char *const *overrides) {
-    const struct cr_config *config;
+    OWNED(config) config = NULL;
     CR_TRY(make_config_(&config, overrides));
-    cr_status status = cr_dataset_open(config, split, set);
-    cr_config_close(config);
-    return status;
+    return cr_dataset_open(config, split, set);
 }
 #define OPEN(split, set, ...) open_split((split), (set), (const char *const[]){__VA_ARGS__, NULL})
 #define OPEN_SET(set, ...) OPEN(CR_SPLIT_TRAIN, set, __VA_ARGS__)

@@ -26,10 +26,9 @@ static inline void fill_record(uint8_t *record, int label_bytes, int coarse, int
 }
 
 static inline void put_cifar(const char *root, const char *name, int64_t records, int label_bytes, int label) {
-    char    path[SUPPORT_PATH];
-    uint8_t record[RECORD100];
-    size_t  bytes = 3072 + (size_t)label_bytes;
-    text_into(path, "%s/%s", root, name);
+    uint8_t           record[RECORD100];
+    size_t            bytes = 3072 + (size_t)label_bytes;
+    const char *const path  = formatted("%s/%s", root, name);
     make_parents(path);
     fill_record(record, label_bytes, 1, label);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);

@@ -2,12 +2,11 @@
  *
  *   for_each_failing_alloc(f, .least = 5) {
  *       ... what the code needs ...
- *       failing_alloc_begin(&f);
- *       cr_status status = code_under_test();
- *       failing_alloc_end(&f, status);
+ *       failing_alloc_run(&f, code_under_test());
  *       ... frees what the code and the lines before it allocated ...
  *   }
  *
+ * Code of several statements stands between failing_alloc_begin(&f) and failing_alloc_end(&f, status).
  * Each failure must end the code with CR_ERR_MEMORY and leave no block: the live blocks are counted before and after
  * the body. The loop ends when the code makes fewer than n allocations; its status is then `want`. The loop prints the
  * number of failures, and the case fails when there were fewer than `least`. It ends early when a check of the case
@@ -86,6 +85,13 @@ static inline bool failing_alloc_end(struct failing_alloc *f, cr_status status) 
                    failed ? " failed" : " did not happen", cr_status_name(status), cr_error_message(),
                    cr_error_trail());
     return failed;
+}
+
+/* The status of a single call. */
+#define failing_alloc_run(f, code) (failing_alloc_begin(f), failing_alloc_status_((f), (code)))
+static inline cr_status failing_alloc_status_(struct failing_alloc *f, cr_status status) {
+    failing_alloc_end(f, status);
+    return status;
 }
 
 #define for_each_failing_alloc(f, ...)                                                                                 \

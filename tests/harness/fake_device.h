@@ -16,50 +16,43 @@ static size_t memory_max; /* of one reservation */
 static bool   is_capturing;
 
 static inline cr_status fake_reserve(struct cr_device *d, size_t bytes, void **out) {
-    (void)d;
     if (bytes > memory_max) return CR_FAIL(CR_ERR_MEMORY, "no memory");
     *out = cr_alloc(bytes, 1);
     return *out ? CR_OK : CR_NO_MEMORY(bytes);
 }
 static inline void fake_release(struct cr_device *d, void *p) {
-    (void)d, cr_free(p);
+    cr_free(p);
 }
-static inline void fake_close(struct cr_device *d) {
-    (void)d;
-}
-static inline cr_status fake_put(struct cr_device *d, void *dst, const void *src, size_t n) {
-    return (void)d, memcpy(dst, src, n), CR_OK;
-}
-static inline cr_status fake_get(struct cr_device *d, void *dst, const void *src, size_t n) {
-    return (void)d, memcpy(dst, src, n), CR_OK;
+static inline void      fake_close(struct cr_device *d) {}
+static inline cr_status fake_copy(struct cr_device *d, void *dst, const void *src, size_t n) {
+    return memcpy(dst, src, n), CR_OK;
 }
 static inline cr_status fake_move(struct cr_device *d, enum cr_stream l, void *dst, const void *src, size_t n) {
-    return (void)d, (void)l, memmove(dst, src, n), CR_OK;
+    return memmove(dst, src, n), CR_OK;
 }
 static inline cr_status fake_fill(struct cr_device *d, enum cr_stream l, void *dst, int byte, size_t n) {
-    return (void)d, (void)l, memset(dst, byte, n), clock_s += 1.5e-6, CR_OK;
+    return memset(dst, byte, n), clock_s += 1.5e-6, CR_OK;
 }
 static inline cr_status event_create(struct cr_device *d, void **m) {
-    (void)d;
     *m = cr_alloc(1, sizeof(double));
     return *m ? CR_OK : CR_NO_MEMORY(8);
 }
 static inline void event_destroy(struct cr_device *d, void *m) {
-    (void)d, cr_free(m);
+    cr_free(m);
 }
 static inline cr_status event_record(struct cr_device *d, enum cr_stream l, void *m) {
-    return (void)d, (void)l, *(double *)m = clock_s, clock_s += event_s, CR_OK;
+    return *(double *)m = clock_s, clock_s += event_s, CR_OK;
 }
 static inline cr_status host_wait(struct cr_device *d, void *m) {
-    return (void)d, (void)m, CR_OK;
+    return CR_OK;
 }
 static inline cr_status elapsed(struct cr_device *d, void *a, void *b, double *s) {
-    return (void)d, *s = *(double *)b - *(double *)a, CR_OK;
+    return *s = *(double *)b - *(double *)a, CR_OK;
 }
 
 static double           capture_start;
 static inline cr_status capture_begin(struct cr_device *d) {
-    return (void)d, is_capturing = true, capture_start = clock_s, CR_OK;
+    return is_capturing = true, capture_start = clock_s, CR_OK;
 }
 static inline cr_status capture_end(struct cr_device *d, void **out) {
     CR_TRY(event_create(d, out));
@@ -69,7 +62,7 @@ static inline cr_status capture_end(struct cr_device *d, void **out) {
     return CR_OK;
 }
 static inline cr_status replay(struct cr_device *d, void *r) {
-    return (void)d, clock_s += *(double *)r, CR_OK;
+    return clock_s += *(double *)r, CR_OK;
 }
 
 static inline cr_status fake_get_small(struct cr_device *d, enum cr_stream l, void *const *host, const void *const *src,
@@ -79,11 +72,9 @@ static inline cr_status fake_get_small(struct cr_device *d, enum cr_stream l, vo
 }
 /* Of the input feed, whose events have no time, and of another stream. */
 static inline cr_status fake_order(struct cr_device *d, enum cr_stream l, void *m) {
-    return (void)d, (void)l, (void)m, CR_OK;
+    return CR_OK;
 }
-static inline void fake_range_push(const char *name) {
-    (void)name;
-}
+static inline void fake_range_push(const char *name) {}
 static inline void fake_range_pop(void) {}
 
 static const struct cr_async   fake_async   = {.host_reserve          = fake_reserve,
@@ -109,8 +100,8 @@ static const struct cr_async   fake_async   = {.host_reserve          = fake_res
 static const struct cr_backend fake_backend = {.name    = "fake",
                                                .reserve = fake_reserve,
                                                .release = fake_release,
-                                               .put     = fake_put,
-                                               .get     = fake_get,
+                                               .put     = fake_copy,
+                                               .get     = fake_copy,
                                                .close   = fake_close,
                                                .async   = &fake_async};
 

@@ -99,14 +99,13 @@ static inline void fd_element(struct fd *f, int x, int64_t i, double claimed, ui
 static inline void fd_check(struct fd *f, int x, int dx, int every) {
     struct ref_run *run     = f->run;
     const int64_t   n       = cr_tensor_elems(&run->p.tensor[x]);
-    double         *claimed = cr_alloc((size_t)n, sizeof *claimed);
+    OWNED(doubles)  claimed = cr_alloc((size_t)n, sizeof *claimed);
     REQUIRE(claimed && cr_tensor_elems(&run->p.tensor[dx]) == n);
     for (int64_t i = 0; i < n; i++) claimed[i] = ref_at(run, dx, i);
     if (ref_exec(run, 0, f->forward_ops) != CR_OK) TEST_FAIL_("forward ops: %s", cr_error_message());
     uint64_t sides = fd_sides(f);
     for (int64_t i = 0; i < n; i += every) fd_element(f, x, i, claimed[i], sides, run->p.tensor[dx].name);
     if (ref_exec(run, 0, f->forward_ops) != CR_OK) TEST_FAIL_("forward ops: %s", cr_error_message());
-    cr_free(claimed);
 }
 
 /* Most elements must have been compared. */

@@ -2,10 +2,8 @@
 #ifndef CR_TEST_FOLDER_H
 #define CR_TEST_FOLDER_H
 
-#include "core/files.h"
 #include "tests/harness/test.h"
 
-#include <stdarg.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,30 +40,19 @@ static inline void folder_open(void) {
     make_folder(tmp_path);
 }
 
-/* A path in `tmp_path`; eight of them can be in use at once. */
-static inline const char *in_folder(const char *fmt, ...) CR_PRINTF(1, 2);
-static inline const char *in_folder(const char *fmt, ...) {
-    static char paths[8][600];
-    static int  turn;
-    char       *path = paths[turn++ % 8];
+/* A path in `tmp_path`, valid to the end of the case. */
+#define in_folder(...) formatted("%s/%s", folder_path_(), formatted(__VA_ARGS__))
+static inline const char *folder_path_(void) {
     if (!*tmp_path) folder_open();
-    int     used = snprintf(path, 600, "%s/", tmp_path);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(path + used, 600 - (size_t)used, fmt, args);
-    va_end(args);
-    return path;
+    return tmp_path;
 }
 
 /* Whether two files of at most 16 MiB are bitwise identical. */
 static inline bool same_bytes(const char *path_a, const char *path_b) {
-    char  *a = NULL, *b = NULL;
-    size_t na = 0, nb = 1;
-    bool   same = cr_file_read(path_a, 1 << 24, &a, &na) == CR_OK && cr_file_read(path_b, 1 << 24, &b, &nb) == CR_OK &&
-                na == nb && !memcmp(a, b, na);
-    cr_free(a);
-    cr_free(b);
-    return same;
+    OWNED(string) a = NULL, b = NULL;
+    size_t        na = 0, nb = 1;
+    return cr_file_read(path_a, 1 << 24, &a, &na) == CR_OK && cr_file_read(path_b, 1 << 24, &b, &nb) == CR_OK &&
+           na == nb && !memcmp(a, b, na);
 }
 
 #endif

@@ -39,29 +39,10 @@ static inline bool accepts_features(void *self, const struct cr_program *p, cons
 /* A convolution costs the same with every fused op, and both gradients in one op cost no more than one; every other op
  * costs 1. */
 static inline cr_status flat_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)self, (void)p;
     bool conv = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad ||
                 op->kind == CR_OP_conv_grad;
     *seconds = conv ? 10 : 1;
     return CR_OK;
-}
-static inline bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype real,
-                              const struct cr_cost_model *cost_model) {
-    struct bench_model b;
-    char               override[64];
-    const char        *overrides[] = {override};
-    snprintf(override, sizeof override, "model.arch=%s", arch);
-    cr_status status = bench_open(&b, overrides, 1, 64);
-    if (status == CR_OK) {
-        cr_model_set_real(&b.model, real);
-        status = cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, p);
-        if (status == CR_OK) status = cr_pass_fuse(p, cost_model);
-        if (status == CR_OK) status = cr_program_check(p);
-        bench_close(&b);
-        p->store = NULL; /* was freed with the model */
-    }
-    CHECK_STATUS(status, CR_OK);
-    return status == CR_OK;
 }
 
 #endif

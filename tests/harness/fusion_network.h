@@ -3,7 +3,6 @@
 #ifndef CR_TEST_FUSE_NET_H
 #define CR_TEST_FUSE_NET_H
 
-#include "layers/layer.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/reference_run.h"
 
@@ -74,12 +73,18 @@ static inline void fill_run(struct ref_run *run) {
     }
 }
 
-/* Emits and differentiates the network into an open run. */
+/* Opens a run in FP64 with the network and its gradients; without a configuration, with the defaults. */
 static inline cr_status emit_run(struct ref_run *run, const struct cr_config *config, const struct net_case *c) {
+    OWNED(config)     defaults = NULL;
     struct cr_program table; /* the parameter store must be complete before tensors refer to it */
+    CR_TRY(ref_open(run, CR_F64, 1));
+    if (!config) CR_TRY(cr_config_open(&defaults, NULL, NULL, 0));
     cr_program_init(&table, "table", &run->store);
-    struct cr_net net = {
-        .program = &table, .store = &run->store, .config = config, .training = !c->eval, .bn_ranks = c->ranks};
+    struct cr_net net = {.program  = &table,
+                         .store    = &run->store,
+                         .config   = config ? config : defaults,
+                         .training = !c->eval,
+                         .bn_ranks = c->ranks};
     emit_network(&net, c);
     cr_program_free(&table);
     net.program = &run->p;
@@ -178,11 +183,5 @@ static inline int count_slot(const struct cr_program *p, enum cr_op_kind kind, i
     return n;
 }
 #define COUNT_IN(p, op, slot) count_slot(p, CR_OP_##op, CR_IN_##op##_##slot, false)
-#define COUNT_OUT(p, op, slot) count_slot(p, CR_OP_##op, CR_OUT_##op##_##slot, true)
-static inline int count_kind(const struct cr_program *p, enum cr_op_kind kind) {
-    int n = 0;
-    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == kind;
-    return n;
-}
 
 #endif

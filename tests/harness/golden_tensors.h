@@ -3,7 +3,6 @@
 #ifndef CR_TEST_GOLDEN_TENSORS_H
 #define CR_TEST_GOLDEN_TENSORS_H
 
-#include "formats/safetensors.h"
 #include "tests/harness/reference_run.h"
 
 #include <float.h>
@@ -19,14 +18,13 @@ static inline void golden_close(void) {
 }
 
 static inline const struct cr_st_entry *golden_find(const char *part, const char *name) {
-    char full[128];
     if (!golden && cr_st_open(CR_SOURCE_DIR "/tests/golden/" GOLDEN_FILE, &golden) != CR_OK) {
         TEST_FAIL_("%s", cr_error_message());
         exit(1);
     }
-    test_end_ = golden_close;
-    snprintf(full, sizeof full, "%s.%s", part, name);
-    const struct cr_st_entry *e = cr_st_find(golden, full);
+    test_end_                      = golden_close;
+    const char *const         full = formatted("%s.%s", part, name);
+    const struct cr_st_entry *e    = cr_st_find(golden, full);
     if (!e) TEST_FAIL_("no golden tensor %s", full);
     return e;
 }
@@ -70,11 +68,10 @@ static inline int golden_leaf(struct ref_run *run, const char *part, const char 
 }
 
 static inline void golden_fill(struct ref_run *run, int tensor, const char *part, const char *name) {
-    int64_t n      = 0;
-    double *values = golden_read(part, name, &n);
+    int64_t        n      = 0;
+    OWNED(doubles) values = golden_read(part, name, &n);
     CHECK_INT(n, cr_tensor_elems(&run->p.tensor[tensor]));
     for (int64_t i = 0; values && i < n; i++) ref_set(run, tensor, i, values[i]);
-    cr_free(values);
 }
 
 /* Every element within `ulps` roundings of the type of the tensor, at the largest magnitude of the tensor. */

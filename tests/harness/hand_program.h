@@ -19,52 +19,28 @@ static inline struct hand hand_open(void) {
     return h;
 }
 
-static inline int emit1(struct hand *h, struct cr_op op, const char *name) {
-    int index = cr_emit(&h->p, &op, name); /* may reallocate the array */
-    return h->p.op[index].out[0];
-}
-
 static inline int bn(struct hand *h, int x, const char *name) {
-    struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    op.in[CR_IN_bn_apply_x]          = x;
-    op.in[CR_IN_bn_apply_scale_bias] = h->scale_bias;
-    op.in[CR_IN_bn_apply_mean_rstd]  = h->saved;
-    return emit1(h, op, name);
+    struct cr_op op                 = op_on(CR_OP_bn_apply, x, h->scale_bias);
+    op.in[CR_IN_bn_apply_mean_rstd] = h->saved;
+    return emitted(&h->p, op, name);
 }
 
 static inline int relu(struct hand *h, int x, const char *name) {
-    struct cr_op op = cr_op_make(CR_OP_relu, CR_NONE);
-    op.in[0]        = x;
-    return emit1(h, op, name);
+    return emitted(&h->p, op_on(CR_OP_relu, x), name);
 }
 
 static inline int add(struct hand *h, int a, int b, const char *name) {
-    struct cr_op op = cr_op_make(CR_OP_add, CR_NONE);
-    op.in[0]        = a;
-    op.in[1]        = b;
-    return emit1(h, op, name);
+    return emitted(&h->p, op_on(CR_OP_add, a, b), name);
 }
 
 static inline int relu_grad(struct hand *h, int dy, int y, const char *name) {
-    struct cr_op op = cr_op_make(CR_OP_relu_grad, CR_NONE);
-    op.in[0]        = dy;
-    op.in[1]        = y;
-    return emit1(h, op, name);
+    return emitted(&h->p, op_on(CR_OP_relu_grad, dy, y), name);
 }
 
 /* sums and apply of the gradient of a BN; returns dx */
 static inline int bn_grad(struct hand *h, int dy, int x, const char *name) {
-    char         text[64];
-    struct cr_op sums = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    sums.in[CR_IN_bn_grad_sums_dy]        = dy;
-    sums.in[CR_IN_bn_grad_sums_x]         = x;
-    sums.in[CR_IN_bn_grad_sums_mean_rstd] = h->saved;
-    snprintf(text, sizeof text, "%s.sums", name);
-    emit1(h, sums, text);
-    apply.in[CR_IN_bn_grad_apply_dy]     = dy;
-    apply.in[CR_IN_bn_grad_apply_x]      = x;
-    apply.in[CR_IN_bn_grad_apply_coeffs] = h->scale_bias;
-    return emit1(h, apply, name);
+    emitted(&h->p, op_on(CR_OP_bn_grad_sums, dy, x, h->saved), formatted("%s.sums", name));
+    return emitted(&h->p, op_on(CR_OP_bn_grad_apply, dy, x, h->scale_bias), name);
 }
 
 static inline void keep(struct hand *h, int tensor) {

@@ -15,7 +15,7 @@ static inline void draw_box(struct cr_rng *rng, int width, int height, int box[4
 /* Random boxes of an encoded image are bitwise identical to the same part of the whole image. */
 static inline void check_boxes(const char *name, const struct cr_stored *from, const struct cr_image *whole,
                                struct cr_rng *rng, int times) {
-    struct cr_scratch scratch = {0};
+    OWNED(scratch) scratch = {0};
     for (int k = 0; k < times; k++) {
         struct cr_stored     stored = *from;
         struct cr_lazy_image image;
@@ -35,7 +35,6 @@ static inline void check_boxes(const char *name, const struct cr_stored *from, c
         if (differing)
             TEST_FAIL_("%s, box %d %d %d %d: %d rows differ", name, box[0], box[1], box[2], box[3], differing);
     }
-    cr_scratch_free(&scratch);
 }
 
 #endif

@@ -2,9 +2,7 @@
 #ifndef CR_INFERENCE_SUPPORT_H
 #define CR_INFERENCE_SUPPORT_H
 
-#include "core/rng.h"
 #include "tests/harness/network_support.h"
-#include "tests/harness/test.h"
 
 enum { CLASSES = 5, BATCH = 2, LOGITS = BATCH * CLASSES };
 
@@ -61,7 +59,7 @@ static inline void fill_store(const struct net *n, uint64_t seed) {
 /* The logits of batch number `batch` of drawn images. */
 static inline void run_batch(struct net *n, uint64_t batch, float logits[LOGITS]) {
     const size_t               bytes  = n->program.tensor[n->program.images].bytes;
-    uint8_t                   *images = cr_alloc(bytes, 1);
+    OWNED(bytes)               images = cr_alloc(bytes, 1);
     struct cr_rng              rng    = cr_rng_make(batch, CR_RNG_TEST, 9, 9);
     const struct cr_step_block step   = {0};
     REQUIRE(images);
@@ -69,7 +67,6 @@ static inline void run_batch(struct net *n, uint64_t batch, float logits[LOGITS]
     CHECK_STATUS(cr_exec_feed(n->exec, images, NULL, NULL), CR_OK);
     CHECK_STATUS(cr_exec_run(n->exec, &step), CR_OK);
     CHECK_STATUS(cr_exec_get(n->exec, n->program.logits, logits), CR_OK);
-    cr_free(images);
 }
 
 /* Logits are equal within `tolerance` of the largest. */

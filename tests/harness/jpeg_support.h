@@ -6,10 +6,6 @@
 
 #include "core/rng.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <jpeglib.h>
 
 struct jpeg_form {
@@ -72,13 +68,11 @@ static inline uint8_t *write_jpeg(const struct jpeg_form *form, const struct cr_
 
 /* A JPEG of the synthetic image, or of noise; cr_free. */
 static inline uint8_t *make_jpeg(const struct jpeg_form *form, size_t *count) {
-    struct cr_image image = make_image(form->width, form->height);
-    struct cr_rng   rng   = cr_rng_make((uint64_t)form->quality, CR_RNG_TEST, (uint64_t)form->width, 0);
+    OWNED(image)  image = make_image(form->width, form->height);
+    struct cr_rng rng   = cr_rng_make((uint64_t)form->quality, CR_RNG_TEST, (uint64_t)form->width, 0);
     for (int i = 0; form->noise && i < form->width * form->height * 3; i++)
         image.rgb[i] = (uint8_t)(cr_rng_below(&rng, 8) ? cr_rng_u32(&rng) : 255 * cr_rng_below(&rng, 2));
-    uint8_t *bytes = write_jpeg(form, &image, form->h ? 3 : 1, count);
-    cr_image_free(&image);
-    return bytes;
+    return write_jpeg(form, &image, form->h ? 3 : 1, count);
 }
 
 #endif

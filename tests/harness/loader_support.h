@@ -11,12 +11,9 @@ enum { IMAGES = 60 }; /* 30 images in each of two classes */
 
 /* Writes the images to a new folder. Each image has a different colour, so that a test can identify samples. */
 static inline void write_set(void) {
-    char name[64];
     folder_open();
-    for (int i = 0; i < IMAGES; i++) {
-        snprintf(name, sizeof name, "%s/%03d.png", i < IMAGES / 2 ? "a" : "b", i);
-        put_image(tmp_path, name, 8, 8, i + 1);
-    }
+    for (int i = 0; i < IMAGES; i++)
+        put_image(tmp_path, formatted("%s/%03d.png", i < IMAGES / 2 ? "a" : "b", i), 8, 8, i + 1);
 }
 static inline cr_status open_folder(struct cr_dataset **set) {
     return OPEN_SET(set, FOLDER_SET);

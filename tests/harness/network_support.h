@@ -1,18 +1,16 @@
-/* tests/harness/network_support.h: one program of one network, compiled and bound on the CPU, for tests that compare
- * compile options. */
+/* tests/harness/network_support.h: one program of one network, compiled and bound, for tests that compare compile
+ * options; net_open opens it on the CPU. */
 #ifndef CR_NET_SUPPORT_H
 #define CR_NET_SUPPORT_H
 
-#include "compiler/compiler.h"
 #include "core/rng.h"
-#include "model/model.h"
-#include "runtime/executor.h"
 #include "tests/harness/test.h"
 
 struct net {
     const struct cr_config *config;
     struct cr_model         model;
     struct cr_device       *device;
+    struct cr_cost_model    cost_model;
     struct cr_program       program;
     struct cr_memory        memory;
     struct cr_exec         *exec; /* NULL when opening failed earlier */
@@ -51,9 +49,9 @@ static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
     cr_model_set_real(&n->model, plan->real);
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &plan->device, &n->device));
     if (plan->change_device) plan->change_device(n->device);
-    struct cr_cost_model cost_model = cr_device_cost_model(n->device);
+    n->cost_model = cr_device_cost_model(n->device);
     CR_TRY(cr_model_program(&n->model, n->config, plan->kind, plan->batch, &n->program));
-    CR_TRY(cr_compile(&n->program, &cost_model, &how));
+    CR_TRY(cr_compile(&n->program, &n->cost_model, &how));
     CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, all, 1));
     return cr_exec_open(&n->program, &n->memory, &n->exec);
 }
@@ -87,12 +85,6 @@ static inline cr_status net_train(struct net *n, int steps, int classes) {
     cr_free(labels);
     cr_free(boxes);
     return status;
-}
-
-static inline int net_count(const struct cr_program *p, enum cr_op_kind kind) {
-    int count = 0;
-    for (int i = 0; i < p->ops; i++) count += p->op[i].kind == kind;
-    return count;
 }
 
 #endif

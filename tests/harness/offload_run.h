@@ -3,7 +3,6 @@
 #ifndef CR_TEST_OFFLOAD_RUN_H
 #define CR_TEST_OFFLOAD_RUN_H
 
-#include "compiler/compiler.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/streams_support.h"

@@ -4,14 +4,8 @@
 #ifndef CR_OFFLOAD_SUPPORT_H
 #define CR_OFFLOAD_SUPPORT_H
 
-#include "compiler/cost_model.h"
 #include "compiler/passes.h"
-#include "model/model.h"
-#include "runtime/executor.h"
 #include "tests/harness/test.h"
-
-#include <stdio.h>
-#include <string.h>
 
 enum { HAND_OFFLOADS_MAX = 128, HAND_GAP_MIN = 7 };
 
@@ -64,18 +58,16 @@ static inline void hand_emit(struct cr_program *p, const struct cr_cost_model *c
 
 static inline int copy_of_tensor(struct cr_program *p, const struct cr_tensor *like, const char *tail,
                                  enum cr_region region) {
-    char name[300];
-    snprintf(name, sizeof name, "%s%s", like->name, tail);
-    const struct cr_tensor t = *like; /* adding may reallocate the array */
+    const char *const      name = formatted("%s%s", like->name, tail);
+    const struct cr_tensor t    = *like; /* adding may reallocate the array */
     return cr_tensor_add(p, name, t.dtype, region, t.dim[0], t.dim[1], t.dim[2], t.dim[3]);
 }
 
 static inline void hand_tensors(struct cr_program *p, struct hand_offload *s) {
-    char name[300];
-    snprintf(name, sizeof name, "%s.event", p->tensor[s->tensor].name);
-    s->host  = copy_of_tensor(p, &p->tensor[s->tensor], ".host", CR_REGION_HOST);
-    s->back  = copy_of_tensor(p, &p->tensor[s->tensor], "'", CR_REGION_POOL);
-    s->event = cr_tensor_add(p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
+    const char *const name = formatted("%s.event", p->tensor[s->tensor].name);
+    s->host                = copy_of_tensor(p, &p->tensor[s->tensor], ".host", CR_REGION_HOST);
+    s->back                = copy_of_tensor(p, &p->tensor[s->tensor], "'", CR_REGION_POOL);
+    s->event               = cr_tensor_add(p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
 }
 
 /* Inserts the ops that come before op i of the plain program. */
@@ -84,18 +76,15 @@ static inline void hand_ops_before(struct cr_program *p, const struct cr_cost_mo
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->release_at != i) continue;
-        struct cr_op op        = cr_op_make(CR_OP_barrier, CR_NONE);
-        op.in[CR_IN_barrier_x] = s->host;
-        s->barrier_op          = p->ops;
+        struct cr_op op = op_on(CR_OP_barrier, s->host);
+        s->barrier_op   = p->ops;
         hand_emit(p, cost_model, op, CR_STREAM_COMPUTE);
     }
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->prefetch_at != i) continue;
-        struct cr_op begin = cr_op_make(CR_OP_barrier, CR_NONE), in = cr_op_make(CR_OP_prefetch, CR_NONE);
+        struct cr_op begin = cr_op_make(CR_OP_barrier, CR_NONE), in = op_on(CR_OP_prefetch, s->host, s->event);
         begin.out[CR_OUT_barrier_event] = s->event;
-        in.in[CR_IN_prefetch_x]         = s->host;
-        in.in[CR_IN_prefetch_event]     = s->event;
         in.out[CR_OUT_prefetch_y]       = s->back;
         hand_emit(p, cost_model, begin, CR_STREAM_COMPUTE);
         s->prefetch_op = p->ops;
@@ -108,8 +97,7 @@ static inline void hand_ops_after(struct cr_program *p, const struct cr_cost_mod
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->writer != i) continue;
-        struct cr_op op          = cr_op_make(CR_OP_offload, CR_NONE);
-        op.in[CR_IN_offload_x]   = s->tensor;
+        struct cr_op op          = op_on(CR_OP_offload, s->tensor);
         op.out[CR_OUT_offload_y] = s->host;
         hand_emit(p, cost_model, op, CR_STREAM_TO_HOST);
     }

@@ -4,7 +4,6 @@
 
 #include "tests/harness/data_support.h"
 
-#include "core/files.h"
 #include "data/pack.h"
 
 OWNABLE(pack, struct cr_pack *, cr_pack_close(*x))
@@ -14,23 +13,20 @@ static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",
 
 /* Writes train/ and val/ with two classes of JPEG and PNG files to a new folder. */
 static inline void write_set(void) {
-    char name[128];
     folder_open();
     for (int i = 0; i < 12; i++) {
         put_golden(in_folder("%s/%s/%02d.jpg", i % 3 ? "train" : "val", i % 2 ? "cat" : "dog", i), jpegs[i % 6]);
-        snprintf(name, sizeof name, "%s/%s/p%02d.png", i % 3 ? "train" : "val", i % 2 ? "cat" : "dog", i);
-        put_image(tmp_path, name, 20 + i, 17, 10 * i);
+        put_image(tmp_path, formatted("%s/%s/p%02d.png", i % 3 ? "train" : "val", i % 2 ? "cat" : "dog", i), 20 + i, 17,
+                  10 * i);
     }
 }
 
 static inline cr_status pack_set(enum cr_split split, int raw, int workers, struct cr_pack_result *result) {
     struct cr_pack_options options = {.raw_side = raw, .workers = workers};
-    struct cr_dataset     *set;
+    OWNED(dataset)         set     = NULL;
     CR_TRY(OPEN(split, &set, FOLDER_SET));
-    cr_status status = cr_pack_dataset(
-        set, in_folder("packed/%s", split == CR_SPLIT_TRAIN ? CR_PACK_TRAIN_NAME : CR_PACK_VAL_NAME), &options, result);
-    cr_dataset_close(set);
-    return status;
+    return cr_pack_dataset(set, in_folder("packed/%s", split == CR_SPLIT_TRAIN ? CR_PACK_TRAIN_NAME : CR_PACK_VAL_NAME),
+                           &options, result);
 }
 
 /* Packs both splits of a new dataset into tmp_path/packed. */

@@ -3,13 +3,10 @@
 #ifndef CR_RANKS_SUPPORT_H
 #define CR_RANKS_SUPPORT_H
 
-#include "comm/comm.h"
-#include "core/files.h"
 #include "session/checkpoint_tensors.h"
 #include "tests/harness/run_support.h"
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { RANKS_MAX_TESTED = 4, STEPS_MAX = 64 };
 
@@ -88,14 +85,13 @@ static inline int ranks(int size, const struct run *base, const char *name, cons
 /* ---- results of a run ---- */
 
 static inline int losses_of(const struct run *r, const char *name, double loss[STEPS_MAX]) {
-    char  path[SUPPORT_PATH], line[1024];
-    int   count = 0;
-    FILE *f     = fopen(text_into(path, "%s/%s/log.jsonl", r->dir, name), "r");
+    char        line[1024];
+    int         count = 0;
+    OWNED(file) f     = fopen(formatted("%s/%s/log.jsonl", r->dir, name), "r");
     while (f && fgets(line, sizeof line, f)) {
         const char *at = strstr(line, "\"event\":\"train\"") ? strstr(line, "\"loss\":") : NULL;
         if (at && count < STEPS_MAX) loss[count++] = strtod(at + strlen("\"loss\":"), NULL);
     }
-    if (f) fclose(f);
     return count;
 }
 

@@ -4,8 +4,6 @@
 #define CR_TEST_REF_RUN_H
 
 #include "core/rng.h"
-#include "device/device.h"
-#include "device/kernel.h"
 #include "tests/harness/test.h"
 
 struct ref_run {
@@ -120,9 +118,7 @@ static inline int ref_leaf(struct ref_run *run, const char *name, int64_t a, int
 
 /* A leaf of one value per channel, named part.name. */
 static inline int ref_named_leaf(struct ref_run *run, const char *part, const char *name, int64_t C) {
-    char full[64];
-    snprintf(full, sizeof full, "%s.%s", part, name);
-    return ref_leaf(run, full, 1, 1, 1, C);
+    return ref_leaf(run, formatted("%s.%s", part, name), 1, 1, 1, C);
 }
 
 /* Appends the op and returns its output of the given slot. */

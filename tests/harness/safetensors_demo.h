@@ -3,8 +3,6 @@
 #ifndef SAFETENSORS_DEMO_H
 #define SAFETENSORS_DEMO_H
 
-#include "core/files.h"
-#include "formats/safetensors.h"
 #include "tests/harness/folder.h"
 
 #define GOLDEN CR_SOURCE_DIR "/tests/golden/safetensors/"

@@ -3,21 +3,20 @@
 #define SPARSE_SUPPORT_H
 
 #include "sparsity/sparsity.h"
+#include "tests/harness/test.h"
 
-#include <string.h>
+OWNABLE(sparse, struct cr_sparse, cr_sparse_free(x))
 
 /* Encodes the sparsity pattern of a filter: the elements with a mask byte other than 0; with mask NULL the elements
  * other than 0. The caller calls cr_sparse_free. */
 static inline cr_status sparse_encode(const float *filter, const uint8_t *mask, int64_t K, int64_t R, int64_t S,
                                       int64_t C, struct cr_sparse *sparse) {
     const int64_t elems = K * R * S * C;
-    uint8_t      *bits;
+    OWNED(bytes)  bits  = NULL;
     CR_ALLOC(bits, (size_t)elems / 8 + 1);
     for (int64_t i = 0; i < elems; i++)
         if (mask ? mask[i] != 0 : filter[i] != 0.0f) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << i % 8);
-    const cr_status status = cr_sparse_from_bits(bits, 0, K, R, S, C, sparse);
-    cr_free(bits);
-    return status;
+    return cr_sparse_from_bits(bits, 0, K, R, S, C, sparse);
 }
 
 /* Writes the elements of the pattern to `to` and 0 elsewhere; both filters are dense K,R,S,C. */

@@ -5,10 +5,7 @@
 #define CR_STREAMS_SUPPORT_H
 
 #include "core/rng.h"
-#include "runtime/executor.h"
 #include "tests/harness/test.h"
-
-#include <string.h>
 
 enum { WORK_MAX = 1 << 14, FOREIGN_STREAMS = 2, QUEUES = CR_STREAMS + FOREIGN_STREAMS, ORDERS_MAX = 1024 };
 
@@ -106,12 +103,10 @@ static inline cr_status streams_add(const struct work *w) {
 /* ---- the backend ---- */
 
 static inline cr_status streams_launch(struct cr_device *d, const struct cr_call *call) {
-    (void)d;
     return streams_add(&(struct work){.what = WORK_LAUNCH, .stream = call->op->stream, .call = *call});
 }
 static inline cr_status streams_copy(struct cr_device *d, enum cr_stream stream, void *dst, const void *src,
                                      size_t bytes) {
-    (void)d;
     return streams_add(&(struct work){.what = WORK_COPY, .stream = stream, .dst = dst, .src = src, .bytes = bytes});
 }
 static inline cr_status streams_get_small(struct cr_device *d, enum cr_stream stream, void *const *host,
@@ -120,17 +115,15 @@ static inline cr_status streams_get_small(struct cr_device *d, enum cr_stream st
     return CR_OK;
 }
 static inline cr_status streams_fill(struct cr_device *d, enum cr_stream stream, void *dst, int byte, size_t bytes) {
-    (void)d;
     streams_.fills++;
     return streams_add(&(struct work){.what = WORK_FILL, .stream = stream, .dst = dst, .count = byte, .bytes = bytes});
 }
 static inline cr_status streams_delay(struct cr_device *d, enum cr_stream stream, int64_t ns) {
-    (void)d, (void)stream, (void)ns; /* the random order already delays work */
-    streams_.delays++;
+    streams_.delays++; /* the random order already delays work */
     return CR_OK;
 }
 static inline cr_status streams_sync(struct cr_device *d) {
-    return (void)d, streams_empty();
+    return streams_empty();
 }
 static inline cr_status streams_copy_now(struct cr_device *d, void *dst, const void *src, size_t bytes) {
     CR_TRY(streams_sync(d));
@@ -138,25 +131,23 @@ static inline cr_status streams_copy_now(struct cr_device *d, void *dst, const v
     return CR_OK;
 }
 static inline cr_status streams_reserve(struct cr_device *d, size_t bytes, void **out) {
-    (void)d;
     return streams_.its_backend->reserve(streams_.cpu, bytes, out);
 }
 static inline void streams_release(struct cr_device *d, void *region) {
-    (void)d, streams_.its_backend->release(streams_.cpu, region);
+    streams_.its_backend->release(streams_.cpu, region);
 }
 static inline cr_status streams_event_create(struct cr_device *d, void **out) {
-    (void)d;
     *out = cr_alloc(1, sizeof(struct stream_event));
     return *out ? CR_OK : CR_NO_MEMORY(sizeof(struct stream_event));
 }
 static inline void streams_event_destroy(struct cr_device *d, void *event) {
-    (void)d, cr_free(event);
+    cr_free(event);
 }
 static inline cr_status streams_event_record(struct cr_device *d, enum cr_stream stream, void *event) {
-    return (void)d, streams_add(&(struct work){.what = WORK_SET, .stream = stream, .event = event});
+    return streams_add(&(struct work){.what = WORK_SET, .stream = stream, .event = event});
 }
 static inline cr_status streams_wait(struct cr_device *d, enum cr_stream stream, void *event) {
-    return (void)d, streams_add(&(struct work){.what = WORK_WAIT, .stream = stream, .event = event});
+    return streams_add(&(struct work){.what = WORK_WAIT, .stream = stream, .event = event});
 }
 /* The address of a foreign stream is that of its queue's number. */
 static inline void *streams_foreign(int number) {
@@ -172,42 +163,36 @@ static inline cr_status streams_order(int first, int waiting) {
     return streams_add(&(struct work){.what = WORK_WAIT, .stream = waiting, .event = event});
 }
 static inline cr_status streams_wait_for_foreign(struct cr_device *d, enum cr_stream stream, void *foreign) {
-    return (void)d, streams_order(streams_queue_of(foreign), (int)stream);
+    return streams_order(streams_queue_of(foreign), (int)stream);
 }
 static inline cr_status streams_foreign_waits(struct cr_device *d, enum cr_stream stream, void *foreign) {
-    return (void)d, streams_order((int)stream, streams_queue_of(foreign));
+    return streams_order((int)stream, streams_queue_of(foreign));
 }
 static inline cr_status streams_host_wait(struct cr_device *d, void *event) {
-    return (void)event, streams_sync(d);
+    return streams_sync(d);
 }
 static inline cr_status streams_capture_begin(struct cr_device *d) {
-    (void)d;
     CR_ALLOC(streams_.captures, 1);
     CR_ALLOC(streams_.captures->work, WORK_MAX);
     return CR_OK;
 }
 static inline cr_status streams_capture_end(struct cr_device *d, void **out) {
-    (void)d;
     *out              = streams_.captures;
     streams_.captures = NULL;
     return CR_OK;
 }
 static inline cr_status streams_graph_launch(struct cr_device *d, void *captured_graph) {
     const struct captured_graph *r = captured_graph;
-    (void)d;
     streams_.graph_launches++;
     for (int i = 0; i < r->count; i++) CR_TRY(streams_add(&r->work[i]));
     return CR_OK;
 }
 static inline void streams_graph_destroy(struct cr_device *d, void *captured_graph) {
     struct captured_graph *r = captured_graph;
-    (void)d;
     if (r) cr_free(r->work);
     cr_free(r);
 }
-static inline void streams_range_push(const char *name) {
-    (void)name;
-}
+static inline void streams_range_push(const char *name) {}
 static inline void streams_range_pop(void) {}
 
 static const struct cr_async streams_async = {.host_reserve          = streams_reserve,

@@ -7,8 +7,12 @@
 #define CR_TEST_H
 
 #include "core/cpu.h"
+#include "data/scratch.h"
+#include "formats/safetensors.h"
+#include "session/session.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +46,82 @@ OWNABLE(string, char *, cr_free(*x))
 OWNABLE(bytes, uint8_t *, cr_free(*x))
 OWNABLE(floats, float *, cr_free(*x))
 OWNABLE(doubles, double *, cr_free(*x))
+OWNABLE(file, FILE *, if (*x) fclose(*x))
+OWNABLE(program, struct cr_program, cr_program_free(x))
+OWNABLE(model, struct cr_model, cr_model_close(x))
+OWNABLE(session, struct cr_session, cr_session_close(x))
+OWNABLE(image, struct cr_image, cr_image_free(x))
+OWNABLE(scratch, struct cr_scratch, cr_scratch_free(x))
+OWNABLE(arena, struct cr_arena, cr_arena_free(x))
+OWNABLE(text, struct cr_text, cr_text_free(x))
+OWNABLE(config, const struct cr_config *, cr_config_close(*x))
+OWNABLE(dataset, struct cr_dataset *, cr_dataset_close(*x))
+OWNABLE(loader, struct cr_loader *, cr_loader_close(*x))
+OWNABLE(device, struct cr_device *, cr_device_close(*x))
+OWNABLE(weights, struct cr_st_file *, cr_st_close(*x))
+OWNABLE(cost_table, struct cr_cost_table *, cr_cost_table_close(*x))
+
+/* An op whose first inputs, in the order of graph/ops.def, are these tensors. */
+#define op_on(kind, ...) op_on_((kind), (const int[]){__VA_ARGS__}, CR_COUNT(((const int[]){__VA_ARGS__})))
+static inline struct cr_op op_on_(enum cr_op_kind kind, const int *in, size_t count) {
+    struct cr_op op = cr_op_make(kind, CR_NONE);
+    memcpy(op.in, in, count * sizeof *in);
+    return op;
+}
+/* Appends an op; its first output. */
+static inline int emitted(struct cr_program *p, struct cr_op op, const char *name) {
+    const int index = cr_emit(p, &op, name); /* may reallocate the array */
+    return p->op[index].out[0];
+}
+/* Number of ops of one kind. */
+static inline int count_kind(const struct cr_program *p, enum cr_op_kind kind) {
+    int count = 0;
+    for (int i = 0; i < p->ops; i++) count += p->op[i].kind == kind;
+    return count;
+}
+
+/* Number of fused ops whose last part has this kind. */
+static inline int fused_ops(const struct cr_program *p, enum cr_op_kind kind) {
+    int n = 0;
+    for (int i = 0; i < p->ops; i++)
+        n += p->op[i].kind == CR_OP_fused && p->op[i].attr.fused.part[p->op[i].attr.fused.parts - 1].kind == kind;
+    return n;
+}
+
+/* A text that stays valid to the end of the case. */
+struct test_texts {
+    struct test_texts *before;
+    size_t             used;
+    char               text[1 << 16];
+};
+static struct test_texts *test_texts_;
+static inline const char *formatted(const char *fmt, ...) CR_PRINTF(1, 2);
+static inline const char *formatted(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    const size_t room  = test_texts_ ? sizeof test_texts_->text - test_texts_->used : 0;
+    char        *text  = room ? test_texts_->text + test_texts_->used : NULL;
+    const size_t bytes = (size_t)vsnprintf(text, room, fmt, args) + 1;
+    va_end(args);
+    if (bytes > room) {
+        struct test_texts *fresh = malloc(sizeof *fresh + bytes);
+        if (!fresh) abort();
+        fresh->before = test_texts_, fresh->used = 0;
+        test_texts_ = fresh;
+        text        = fresh->text;
+        va_start(args, fmt);
+        vsnprintf(text, bytes, fmt, args);
+        va_end(args);
+    }
+    test_texts_->used = CR_MIN(test_texts_->used + bytes, sizeof test_texts_->text);
+    return text;
+}
+static inline void test_texts_free_(void) {
+    for (struct test_texts *before; test_texts_; test_texts_ = before) {
+        before = test_texts_->before;
+        free(test_texts_);
+    }
+}
 
 /* With a sanitizer everything takes ten times as long. The build without one runs every test in full, so where the same
  * code runs again with other numbers, a build with a sanitizer runs fewer rounds or smaller networks. */
@@ -139,6 +219,7 @@ int main(int argc, char **argv) {
         test_skipped_  = false;
         cr_error_clear();
         test_cases_[i].run();
+        test_texts_free_();
         const char *verdict = test_failures_ ? "FAIL" : test_skipped_ ? "skip" : "ok";
         printf("%-4s %s\n", verdict, test_cases_[i].name);
         if (test_failures_)

@@ -3,11 +3,7 @@
 #define CR_TEST_GPU_H
 
 #include "device/capability.h"
-#include "device/device.h"
 #include "tests/harness/test.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 static inline const char *test_why_no_gpu(void) {
     for (const struct cr_backend *const *b = cr_backends(); *b; b++) {

@@ -17,8 +17,7 @@ struct hand {
 /* A copy of b bytes takes b / UNIT seconds; the time of an op is given by hand: its `layer` is its number. */
 static inline cr_status hand_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     const struct hand *h = self;
-    (void)p;
-    *seconds = h->seconds[op->layer];
+    *seconds             = h->seconds[op->layer];
     return CR_OK;
 }
 
@@ -32,12 +31,11 @@ static inline int hand_tensor(struct hand *h, const char *name, int units) {
 }
 
 static inline int hand_op(struct hand *h, double seconds, int read0, int read1, int write) {
-    char name[16];
-    snprintf(name, sizeof name, "op%d", h->p.ops);
-    struct cr_op op = cr_op_make(CR_OP_dense_dgrad, cr_program_layer(&h->p, name)); /* two inputs, nothing in place */
-    op.in[0]        = read0;
-    op.in[1]        = read1 >= 0 ? read1 : read0;
-    op.out[0]       = write;
+    struct cr_op op = cr_op_make(
+        CR_OP_dense_dgrad, cr_program_layer(&h->p, formatted("op%d", h->p.ops))); /* two inputs, nothing in place */
+    op.in[0]             = read0;
+    op.in[1]             = read1 >= 0 ? read1 : read0;
+    op.out[0]            = write;
     h->seconds[h->p.ops] = seconds;
     return cr_emit(&h->p, &op, "");
 }

@@ -2,7 +2,6 @@
 #ifndef CR_TEST_TRAIN_SUPPORT_H
 #define CR_TEST_TRAIN_SUPPORT_H
 
-#include "core/files.h"
 #include "session/checkpoint_tensors.h"
 #include "tests/harness/run_support.h"
 
@@ -39,7 +38,7 @@ struct opened {
 static inline cr_status open_session(struct opened *o, const struct run *r, struct cr_session_options options,
                                      const char *const *more) {
     struct run all = *r;
-    for (; *more; more++) give(&all, *more);
+    give_all(&all, more);
     *o = (struct opened){0};
     CR_TRY(cr_config_open(&o->config, NULL, all.value, all.count));
     CR_TRY(cr_session_open(o->config, &options, &o->session));
@@ -53,8 +52,7 @@ OWNABLE(opened, struct opened, close_session(x))
 
 /* The number after "key": in JSON; NaN without it. */
 static inline double json_number(const char *text, const char *key) {
-    char        quoted[SUPPORT_PATH];
-    const char *at = strstr(text, text_into(quoted, "\"%s\":", key));
+    const char *quoted = formatted("\"%s\":", key), *at = strstr(text, quoted);
     return at ? strtod(at + strlen(quoted), NULL) : NAN;
 }
 
@@ -63,10 +61,8 @@ static inline double json_number(const char *text, const char *key) {
 static inline void resumes_bitwise(const struct run *r, int total, int every) {
     REQUIRE_OK(TRAIN(r, "whole", "train.steps=0"));
     for (int cut = 1; cut < total; cut += every) {
-        char name[32], steps[32];
-        snprintf(name, sizeof name, "cut%d", cut);
-        snprintf(steps, sizeof steps, "train.steps=%d", cut);
-        REQUIRE_OK(TRAIN(r, name, steps));
+        const char *const name = formatted("cut%d", cut);
+        REQUIRE_OK(TRAIN(r, name, formatted("train.steps=%d", cut)));
         REQUIRE_OK(RESUME(r, name, "train.steps=0"));
         check_same(r, "whole", name);
     }
@@ -79,7 +75,7 @@ static inline void changes_the_weights(const struct run *r, const char *changed)
 /* Both, for a run with these keys (ended by NULL). */
 static inline void keys_resume(const char *changed, int total, const char *const *keys) {
     struct run r = prepare();
-    for (; *keys; keys++) give(&r, *keys);
+    give_all(&r, keys);
     resumes_bitwise(&r, total, 1);
     changes_the_weights(&r, changed);
 }

@@ -10,9 +10,7 @@
 /* ---- construction: sgd reads five tensors and writes three, of any size ---- */
 
 static inline int new_tensor(struct cr_program *p, enum cr_region region, int64_t elems) {
-    char name[32];
-    snprintf(name, sizeof name, "t%d", p->tensors);
-    return cr_tensor_add(p, name, CR_F32, region, 1, 1, 1, elems);
+    return cr_tensor_add(p, formatted("t%d", p->tensors), CR_F32, region, 1, 1, 1, elems);
 }
 
 /* A parameter tensor at a given offset. */

@@ -4,17 +4,11 @@
  * reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
 #include "session/checkpoint_tensors.h"
-#include "session/session.h"
 #include "tests/harness/executor_poison.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test_gpu.h"
-
-#include <stdlib.h>
 
 enum { OVERRIDES = 22, STEPS = 10, BATCH = 8, SIZE = 16, CLASSES = 10 };
 enum { IMAGE_BYTES_MAX = 24 * 24 * 8 }; /* four channels of 16 bits */
-
-/* ---- the runs ---- */
 
 #define COMMON                                                                                                         \
     "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=8",             \
@@ -90,15 +84,14 @@ static const struct golden bf16_goldens[] = {
 /* The line of a run in losses.txt: the number of its first batch, a multiple of 10, as labels repeat then, and the
  * losses. */
 static bool read_losses(const char *name, int steps, long *first_batch, double loss[STEPS]) {
-    FILE *f = fopen(CR_SOURCE_DIR "/tests/golden/train/losses.txt", "r");
-    char  found[32];
-    int   count = 0;
+    OWNED(file) f = fopen(CR_SOURCE_DIR "/tests/golden/train/losses.txt", "r");
+    char        found[32];
+    int         count = 0;
     while (f && fscanf(f, "%31s %ld", found, first_batch) == 2) {
         for (count = 0; count < STEPS && fscanf(f, "%lf", &loss[count]) == 1;) count++;
         if (strcmp(found, name) == 0) break;
         count = 0;
     }
-    if (f) fclose(f);
     return count == steps;
 }
 

@@ -4,8 +4,7 @@
 
 static struct run prepare(void) {
     struct run r = prepare_run();
-    give(&r, "train.device=cpu");
-    give(&r, "train.precision=fp32");
+    give(&r, "train.device=cpu", "train.precision=fp32");
     return r;
 }
 
@@ -14,8 +13,7 @@ static struct run prepare(void) {
 static void check_resume(int size) {
     struct run r = prepare();
     double     whole[STEPS_MAX], parts[STEPS_MAX];
-    give(&r, "model.sync_bn=yes");
-    give(&r, "train.batch=12");
+    give(&r, "model.sync_bn=yes", "train.batch=12");
     CHECK(TRAIN(2, &r, "whole", "train.steps=20") == 0);
     CHECK(TRAIN(2, &r, "parts", "train.steps=11") == 0);
     r.count--; /* train.batch: stored in the run */
@@ -34,8 +32,7 @@ TEST(two_ranks_save_four_resume) {
  * saving, as when a signal arrives: saving and evaluating must not change later results. */
 static void check_unscheduled(int size, const char *batch) {
     struct run r = prepare();
-    give(&r, batch);
-    give(&r, "ema.decay=0.9");
+    give(&r, batch, "ema.decay=0.9");
     CHECK(TRAIN(size, &r, "whole", "train.steps=20") == 0);
     CHECK(TRAIN(size, &r, "parts", "train.steps=7") == 0);
     CHECK(RESUME(size, &r, "parts", "train.steps=11") == 0);

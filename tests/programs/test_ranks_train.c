@@ -5,8 +5,7 @@
 
 static struct run prepare(void) {
     struct run r = prepare_run();
-    give(&r, "train.device=cpu");
-    give(&r, "train.precision=fp32");
+    give(&r, "train.device=cpu", "train.precision=fp32");
     return r;
 }
 
@@ -68,17 +67,13 @@ TEST(without_sync_bn_results_differ) {
     CHECK(relative(one[0], two[0]) > 1e-6 && relative(one[0], two[0]) < 0.2);
 }
 
-/* Images are mixed with the same partners for any number of ranks. */
 TEST(mixed_images_are_the_same) {
     static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
     struct run               r         = prepare();
-    give(&r, "model.sync_bn=yes");
-    give(&r, "data.mixup=0.4");
-    give(&r, "data.cutmix=1");
-    give(&r, "data.erase=0.25");
+    give(&r, "model.sync_bn=yes", "data.mixup=0.4", "data.cutmix=1", "data.erase=0.25");
     for (int k = 0; k < 4; k++) {
-        char name[SUPPORT_PATH];
-        CHECK(TRAIN(k + 1, &r, text_into(name, "of%d", k + 1), batches[k], "train.steps=5") == 0);
+        const char *const name = formatted("of%d", k + 1);
+        CHECK(TRAIN(k + 1, &r, name, batches[k], "train.steps=5") == 0);
         check_same_losses(&r, "of1", name, 5);
     }
 }
@@ -87,9 +82,7 @@ TEST(mixed_images_are_the_same) {
 TEST(dropped_images_are_the_same) {
     struct run r = prepare();
     double     one[STEPS_MAX], other[STEPS_MAX];
-    give(&r, "model.sync_bn=yes");
-    give(&r, "model.stochastic_depth=0.6");
-    give(&r, "model.dropout=0.4");
+    give(&r, "model.sync_bn=yes", "model.stochastic_depth=0.6", "model.dropout=0.4");
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5") == 0);
     CHECK(TRAIN(3, &r, "three", "train.batch=8", "train.steps=5") == 0);
     CHECK(TRAIN(1, &r, "other", "train.batch=24", "train.steps=5", "model.dropout=0") == 0);
@@ -107,9 +100,7 @@ TEST(schedules_of_pruning_are_the_same) {
     for (size_t k = 0; k < CR_COUNT(keys); k++) {
         struct run r = prepare();
         CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=12", "model.sync_bn=yes") == 0);
-        give(&r, "model.sync_bn=yes");
-        give(&r, "prune.sparsity=0.7");
-        give(&r, "prune.end=1");
+        give(&r, "model.sync_bn=yes", "prune.sparsity=0.7", "prune.end=1");
         for (int i = 0; i < 4; i++) give(&r, keys[k][i]);
         CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=12") == 0);
         CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=12") == 0);
@@ -146,14 +137,13 @@ TEST(learning_rate_scales_with_the_batch) {
     } rules[] = {{"none", 0.02}, {"linear", 0.08}, {"sqrt", 0.04}};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
         struct run r = prepare();
-        char       rule[SUPPORT_PATH], path[SUPPORT_PATH], line[1024];
+        char       line[1024];
         double     lr = 0;
         CHECK(TRAIN(2, &r, "run", "train.batch=6", "train.accumulate=2", "train.steps=2", "optim.lr_base_batch=6",
-                    "schedule.kind=constant", text_into(rule, "optim.lr_scaling=%s", rules[i].rule)) == 0);
-        FILE *f = fopen(text_into(path, "%s/run/log.jsonl", r.dir), "r");
+                    "schedule.kind=constant", formatted("optim.lr_scaling=%s", rules[i].rule)) == 0);
+        OWNED(file) f = fopen(formatted("%s/run/log.jsonl", r.dir), "r");
         while (f && fgets(line, sizeof line, f))
             if (strstr(line, "\"lr\":")) lr = strtod(strstr(line, "\"lr\":") + 5, NULL);
-        if (f) fclose(f);
         CHECK_NEAR(lr, rules[i].lr, 1e-6);
     }
 }
@@ -164,8 +154,7 @@ TEST(other_rules_and_averages) {
     static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars", "optim.kind=muon"};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
         struct run r = prepare();
-        give(&r, rules[i]);
-        give(&r, "ema.decay=0.9");
+        give(&r, rules[i], "ema.decay=0.9");
         CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5", "optim.lr=0.01") == 0);
         CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=5", "optim.lr=0.01", "model.sync_bn=yes") == 0);
         check_same_losses(&r, "one", "two", 5);
@@ -184,7 +173,6 @@ TEST(one_batch_size_is_found_for_all) {
     CHECK(losses_of(&r, "run", loss) == 2);
 }
 
-/* Gradients are sent in 16 bits: results are close, but not identical. */
 TEST(gradients_may_be_sent_in_16_bits) {
     static const char *const types[] = {"ranks.reduce=fp16", "ranks.reduce=bf16"};
     struct run               r       = prepare();
@@ -198,8 +186,6 @@ TEST(gradients_may_be_sent_in_16_bits) {
     }
 }
 
-/* ---- evaluation ---- */
-
 static long number_of(const char *line, const char *key) {
     const char *at = strstr(line, key);
     return at ? strtol(at + strlen(key), NULL, 10) : -1;
@@ -208,13 +194,12 @@ static long number_of(const char *line, const char *key) {
 /* 37 images in batches of 4: the last rank has fewer images, sometimes none. */
 static void check_evaluation(int size, const char *eval_batch) {
     struct run r = prepare();
-    char       path[SUPPORT_PATH], line[1024];
+    char       line[1024];
     long       images = -1;
     CHECK(TRAIN(size, &r, "run", "train.batch=6", "train.steps=3", eval_batch) == 0);
-    FILE *f = fopen(text_into(path, "%s/run/log.jsonl", r.dir), "r");
+    OWNED(file) f = fopen(formatted("%s/run/log.jsonl", r.dir), "r");
     while (f && fgets(line, sizeof line, f))
         if (strstr(line, "\"event\":\"eval\"")) images = number_of(line, "\"images\":");
-    if (f) fclose(f);
     CHECK(images == 37);
     CHECK(RESUME(1, &r, "run", "train.steps=3") == 0); /* no change: a single rank can read it */
 }

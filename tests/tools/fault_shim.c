@@ -43,8 +43,6 @@ static struct {
 static atomic_long calls, failed;
 
 static int find_program(struct dl_phdr_info *info, size_t size, void *data) {
-    (void)size;
-    (void)data;
     how.first = UINTPTR_MAX;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];

@@ -3,8 +3,6 @@
 #define IMAGES 5
 #include "tests/harness/api_support.h"
 
-#include "checkpoint/checkpoint.h"
-
 #include <pthread.h>
 
 static cresnet_tensor tensor_of(const void *data, cresnet_tensor_type type, cresnet_layout layout, int count) {
@@ -108,7 +106,7 @@ TEST(files_and_their_bytes_give_the_same_results) {
     cresnet_options  options = api_options(2);
     float            by_path[4][API_CLASSES], by_bytes[4][API_CLASSES];
     int32_t          label[4];
-    char            *bytes;
+    OWNED(string)    bytes = NULL;
     size_t           count;
     cresnet_output   output = api_logits(by_path[0]);
     OWNED(api_model) model  = open_run(&options);
@@ -138,7 +136,6 @@ TEST(files_and_their_bytes_give_the_same_results) {
     CHECK_CALL(cresnet_classify_encoded(model, encoded, 3, &output, &error), CRESNET_ERROR_FORMAT);
     CHECK_HAS(error.text, "image 1");
     CHECK_CALL(cresnet_classify_encoded(model, encoded, 1, &output, &error), CRESNET_OK); /* the model still works */
-    cr_free(bytes);
 }
 
 TEST(properties_are_those_of_the_run) {
@@ -165,8 +162,6 @@ TEST(properties_are_those_of_the_run) {
     info.size = 1;
     CHECK_CALL(cresnet_get_info(model, &info), CRESNET_ERROR_ARGUMENT);
 }
-
-/* ---- errors ---- */
 
 TEST(wrong_arguments_are_errors_and_the_model_stays_usable) {
     cresnet_error   error;
@@ -219,8 +214,6 @@ TEST(wrong_arguments_are_errors_and_the_model_stays_usable) {
     cresnet_close(model);
     cresnet_close(NULL);
 }
-
-/* ---- threads ---- */
 
 enum { THREADS = 10, CALLS = 20 };
 

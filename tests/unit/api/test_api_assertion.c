@@ -6,9 +6,7 @@
 #define IMAGES 6
 #include "tests/harness/api_support.h"
 
-#include <stdatomic.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -167,7 +165,7 @@ static bool have_files(void) {
     if (!have_run()) return false;
     for (int i = 0; i < IMAGES; i++) {
         for (int k = 0; k < SIDE * SIDE * 3; k++) large[i][k] = (uint8_t)(i * 31 + k * 7);
-        text_into(files[i], "%s/%d.png", tmp_path, i);
+        snprintf(files[i], sizeof files[i], "%s", in_folder("%d.png", i));
         if (cr_image_write_png(files[i], large[i], SIDE, SIDE) != CR_OK) return false;
     }
     return true;

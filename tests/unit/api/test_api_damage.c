@@ -1,24 +1,19 @@
 /* tests/unit/api/test_api_damage.c: one flipped bit in a file of a checkpoint is detected, by a run that resumes and by
  * the library, and the older checkpoint is found. The bits come from a fixed sequence. */
-#include "checkpoint/checkpoint.h"
 #include "data/source.h"
 #include "tests/harness/api_support.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* A run with two checkpoints, step-2 and step-4 (`last` and `best`). */
 static bool have_two_checkpoints(const char *key, const char *more) {
     const char *const list[] = {"train.epochs=2", "train.save_every=2", "train.keep=9", key, more};
-    char              best[SUPPORT_PATH + 8];
     if (api_train(list, 5) != CR_OK) {
         TEST_FAIL_("training: %s", cr_error_message());
         return false;
     }
-    text_into(best, "%s/best", run);
-    unlink(best); /* the newest is used */
+    unlink(formatted("%s/best", run)); /* the newest is used */
     return true;
 }
 
@@ -41,8 +36,7 @@ static int64_t resumed_step(void) {
     close(out);
     close(null);
     if (status != CR_OK || !found) return -1;
-    const int64_t step = strtoll(strrchr(found, '-') + 1, NULL, 10);
-    return step;
+    return strtoll(strrchr(found, '-') + 1, NULL, 10);
 }
 
 static bool library_opens(void) {
@@ -58,11 +52,10 @@ static bool library_opens(void) {
 
 /* Flips `flips` bits of a file, one after the other. Returns how many of them a resumed run notices. */
 static int count_noticed(const char *name, uint64_t seed, int flips, int *by_library) {
-    char        path[2 * SUPPORT_PATH];
     struct stat st;
-    int         noticed = 0;
-    *by_library         = 0;
-    snprintf(path, sizeof path, "%s/step-4/%s", run, name);
+    int         noticed    = 0;
+    *by_library            = 0;
+    const char *const path = formatted("%s/step-4/%s", run, name);
     if (stat(path, &st) != 0 || !st.st_size) TEST_FAIL_("%s is missing", path);
     for (int i = 0; i < flips; i++) {
         const uint64_t bit = cr_hash_mix(seed * 1000 + (uint64_t)i) % ((uint64_t)st.st_size * 8);
@@ -112,11 +105,9 @@ TEST(other_files) {
 
 /* A folder that an older version wrote has no checksums.txt: what the files say of themselves remains. */
 TEST(without_the_list) {
-    char path[2 * SUPPORT_PATH];
-    int  by_library;
+    int by_library;
     if (!have_two_checkpoints("train.seed=3", "train.measure=no")) return;
-    snprintf(path, sizeof path, "%s/step-4/checksums.txt", run);
-    CHECK_INT(unlink(path), 0);
+    CHECK_INT(unlink(formatted("%s/step-4/checksums.txt", run)), 0);
     CHECK_INT(resumed_step(), 4);
     CHECK(library_opens());
     CHECK_INT(count_noticed("model.safetensors", 9, 100, &by_library), 100);

@@ -90,8 +90,6 @@ TEST(wrong_arguments_are_errors) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-/* ---- a device with streams ---- */
-
 /* A model on the CPU whose evaluation program runs on a device with streams instead. */
 struct on_streams {
     cresnet_model    *m;

@@ -3,8 +3,6 @@
 #include "tests/harness/api_support.h"
 #include "tests/harness/image_support.h"
 
-#include "data/data.h"
-
 enum { SAMPLES_MAX = API_SIZE * API_SIZE * 4 };
 
 struct format {
@@ -43,18 +41,16 @@ static void other_forms(const struct format *f, const void *prepared, void *by_c
 }
 
 static void check_format(const struct format *f) {
-    char            path[SUPPORT_PATH];
     uint16_t        prepared[SAMPLES_MAX], by_channel[SAMPLES_MAX];
     float           values[SAMPLES_MAX], want[API_CLASSES], got[API_CLASSES];
     const bool      wide = cr_format_bits(f->pixels) == 16;
-    const char     *file = path;
+    const char     *file = formatted(CR_SOURCE_DIR "/tests/golden/data/%s", f->file);
     struct cr_image image;
     cresnet_error   error;
     cresnet_output  output;
     cresnet_options options;
     cresnet_model  *model;
     REQUIRE_OK(api_train(f->keys, 2));
-    text_into(path, CR_SOURCE_DIR "/tests/golden/data/%s", f->file);
     for (int f32 = 0; f32 < 2; f32++) {
         cresnet_options_init(&options);
         cresnet_output_init(&output);
@@ -64,7 +60,7 @@ static void check_format(const struct format *f) {
         output.logits = want;
         CHECK_CALL(cresnet_classify_files(model, &file, 1, &output, &error), CRESNET_OK);
         output.logits = got;
-        REQUIRE_OK(image_read(path, false, f->pixels, &image));
+        REQUIRE_OK(image_read(file, false, f->pixels, &image));
         const cresnet_image decoded = {image.rgb, image.width, image.height, 0};
         CHECK_CALL(cresnet_classify_images(model, &decoded, 1, &output, &error), CRESNET_OK);
         CHECK(!memcmp(got, want, sizeof want));

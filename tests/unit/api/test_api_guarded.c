@@ -20,13 +20,12 @@ static void check_tensor(cresnet_model *model, const void *bytes, cresnet_tensor
     tensor.data           = bytes;
     CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
     for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) {
-        struct guarded from = guard_copy(bytes, count, (enum guard_side)side);
+        OWNED(guarded) from = guard_copy(bytes, count, (enum guard_side)side);
         OWNED(guarded) to   = guard_alloc(sizeof want, (enum guard_side)side);
         tensor.data         = from.bytes;
         output.logits       = (float *)(void *)to.bytes;
         CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
         CHECK(memcmp(to.bytes, want, sizeof want) == 0);
-        guard_free(&from);
     }
 }
 
@@ -45,7 +44,6 @@ static void tensors_at(enum cr_cpu_level level) {
                              (cresnet_tensor){.type = CRESNET_F32, .layout = (cresnet_layout)layout, .count = IMAGES},
                              sizeof values);
         }
-    (void)level;
 }
 
 TEST(tensors_stay_inside) {
@@ -53,11 +51,11 @@ TEST(tensors_stay_inside) {
 }
 
 TEST(a_wrong_level_is_an_error) {
-    cresnet_options options = api_options(1);
-    cresnet_model  *model;
-    cresnet_error   error;
-    const char     *before = getenv("CRESNET_CPU");
-    char           *kept   = before ? cr_strdup(before) : NULL;
+    cresnet_options  options = api_options(1);
+    OWNED(api_model) model   = NULL;
+    cresnet_error    error;
+    const char      *before = getenv("CRESNET_CPU");
+    OWNED(string)    kept   = before ? cr_strdup(before) : NULL;
     if (!have_run()) return;
     setenv("CRESNET_CPU", "sse9", 1);
     CHECK_CALL(cresnet_open(run, &options, &model, &error), CRESNET_ERROR_CONFIG);
@@ -74,6 +72,4 @@ TEST(a_wrong_level_is_an_error) {
     else
         unsetenv("CRESNET_CPU");
     CHECK_CALL(cresnet_open(run, &options, &model, &error), CRESNET_OK);
-    cresnet_close(model);
-    cr_free(kept);
 }

@@ -1,13 +1,11 @@
 /* tests/unit/api/test_api_host_modes.c: the locale and the floating-point modes of the host (decimal comma, rounding,
  * traps, subnormal numbers that become zero) change no result, and the host keeps them. */
-#include "formats/safetensors.h"
 #define IMAGES 4
 #include "tests/harness/api_support.h"
 #include "tests/harness/locale_support.h"
 
 #include <fenv.h>
 #include <inttypes.h>
-#include <unistd.h>
 #ifdef __SSE2__
 #include <xmmintrin.h>
 #endif
@@ -52,30 +50,28 @@ static bool drop_sum(char *bytes, const char *key) {
 }
 
 static bool shrink_head(void) {
-    char   path[SUPPORT_PATH], *bytes;
-    size_t count;
-    text_into(path, "%s/last/model.safetensors", run);
+    char       *bytes;
+    size_t      count;
+    const char *path = formatted("%s/last/model.safetensors", run);
     if (cr_file_read(path, 1 << 24, &bytes, &count) != CR_OK) return false;
     const bool shrunk = shrink(bytes, "\"fc.weight\"") && shrink(bytes, "\"fc.bias\"") &&
                         drop_sum(bytes, CR_ST_TENSOR_SUMS) && drop_sum(bytes, CR_ST_HEADER_SUM) &&
                         cr_file_write_atomic(path, bytes, count) == CR_OK;
     cr_free(bytes);
-    text_into(path, "%s/last/checksums.txt", run);
+    path = formatted("%s/last/checksums.txt", run);
     return shrunk && remove(path) == 0;
 }
 
 static bool have_files(void) {
     static bool ready;
     uint8_t     pixels[SIDE * SIDE * 3];
-    char        path[SUPPORT_PATH];
     if (ready) return true;
     if (!have_run() || !shrink_head()) return false;
     ready = true;
     for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * i % 251);
     if (cr_image_write_png(in_folder("image.png"), pixels, SIDE, SIDE) != CR_OK) return false;
     if (cr_file_write_atomic(in_folder("labels.ini"), labels_ini, sizeof labels_ini - 1) != CR_OK) return false;
-    text_into(path, "%s/last/thresholds.txt", run);
-    return cr_file_write_atomic(path, "0.25\n0.5\n0.0625\n", 16) == CR_OK;
+    return cr_file_write_atomic(formatted("%s/last/thresholds.txt", run), "0.25\n0.5\n0.0625\n", 16) == CR_OK;
 }
 
 static bool look(int threads, struct seen *out) {

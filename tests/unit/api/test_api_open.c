@@ -16,7 +16,7 @@ TEST(models_that_cannot_be_opened_say_why) {
     cresnet_options    options = api_options(1);
     static const char *wrong[] = {"model.depths=0"};
     static const char *other[] = {"model.widths=4,8"}, *classes[] = {"model.classes=77"};
-    char               path[SUPPORT_PATH], *bytes;
+    char              *bytes;
     size_t             count;
     if (!have_run()) return;
 #define NOT_OPENED(given, want, part)                                                                                  \
@@ -53,17 +53,15 @@ TEST(models_that_cannot_be_opened_say_why) {
     options = api_options(1);
 
     /* A truncated file of weights with a configuration next to it. */
-    text_into(path, "%s/last/model.safetensors", run);
+    const char *path = formatted("%s/last/model.safetensors", run);
     REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
-    text_into(path, "%s/cut.safetensors", tmp_path);
+    path = formatted("%s/cut.safetensors", tmp_path);
     REQUIRE_OK(cr_file_write_atomic(path, bytes, count / 2));
     cr_free(bytes);
     NOT_OPENED(path, CRESNET_ERROR_CONFIG, "config.ini: does not exist");
-    char config[SUPPORT_PATH];
-    text_into(config, "%s/last/config.ini", run);
-    options.config = config;
+    options.config = formatted("%s/last/config.ini", run);
     NOT_OPENED(path, CRESNET_ERROR_FORMAT, "cut.safetensors");
-    text_into(path, "%s/last/model.safetensors", run);
+    path = formatted("%s/last/model.safetensors", run);
     REQUIRE_CALL(cresnet_open(path, &options, &model, &error));
 }
 
@@ -108,19 +106,18 @@ TEST(a_download_can_be_interrupted) {
     cresnet_options          options = api_options(1);
     cresnet_model           *model;
     cresnet_error            error;
-    char                     url[64], config[SUPPORT_PATH];
+    char                     url[64];
     int                      calls = 0;
     if (!have_run()) return;
     if (cr_download_missing()) SKIP("no libcurl");
     const int server = silent_server(url);
-    text_into(config, "%s/last/config.ini", run);
     REQUIRE_OK(cr_file_write_atomic(in_folder("names"), "silent silent-01234567.pth\n", 27));
     for (size_t i = 0; i < CR_COUNT(names); i++) unsetenv(names[i]);
     setenv("CRESNET_WEIGHTS_URL", url, 1);
     setenv("CRESNET_WEIGHTS_LIST", in_folder("names"), 1);
     setenv("CRESNET_CACHE", in_folder("cache"), 1);
     setenv("CRESNET_DOWNLOAD_TIMEOUT", "3600", 1);
-    options.config            = config;
+    options.config            = formatted("%s/last/config.ini", run);
     options.interrupt         = interrupt_third;
     options.interrupt_context = &calls;
     CHECK_CALL(cresnet_open("silent", &options, &model, &error), CRESNET_ERROR_IO);

@@ -4,7 +4,6 @@
 #include "tests/harness/test.h"
 
 #include <sched.h>
-#include <stdatomic.h>
 
 enum { CALLERS = 8, CALLS = 200 };
 
@@ -18,7 +17,6 @@ struct call {
 
 static cr_status begin_call(struct cresnet_model *m, void *argument) {
     struct call *c = argument;
-    (void)m;
     if (c->begin != CR_OK) return CR_FAIL(c->begin, "call %d cannot begin", c->number);
     const int open = ++device.begun - device.ended;
     if (open > device.most) device.most = open;
@@ -27,14 +25,11 @@ static cr_status begin_call(struct cresnet_model *m, void *argument) {
 
 static bool call_is_ready(struct cresnet_model *m, void *argument) {
     static int polls;
-    (void)m;
-    (void)argument;
     return polls++ % 3 == 2;
 }
 
 static cr_status end_call(struct cresnet_model *m, void *argument) {
     struct call *c = argument;
-    (void)m;
     device.ended++;
     c->value = 10 * c->number;
     return c->end == CR_OK ? CR_OK : CR_FAIL(c->end, "call %d cannot end", c->number);
@@ -43,7 +38,6 @@ static cr_status end_call(struct cresnet_model *m, void *argument) {
 /* Cannot overlap. */
 static cr_status whole_call(struct cresnet_model *m, void *argument) {
     struct call *c = argument;
-    (void)m;
     if (device.begun != device.ended) device.wrong++;
     device.alone++;
     c->value = 10 * c->number;
@@ -109,7 +103,6 @@ TEST(calls_after_a_failure_of_the_device_are_refused) {
 }
 
 static cr_status fail_when_a_call_waits(struct cresnet_model *m, void *argument) {
-    (void)argument;
     for (bool waits = false; !waits;) {
         (void)pthread_mutex_lock(&m->worker.mutex);
         waits = m->worker.first != NULL;

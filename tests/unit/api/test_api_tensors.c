@@ -2,8 +2,6 @@
 #define IMAGES 7
 #include "tests/harness/api_support.h"
 
-#include <stdlib.h>
-
 static cresnet_model *open_with(int batch, int f32_tensors) {
     cresnet_options options = api_options(batch);
     options.f32_tensors     = f32_tensors;

@@ -1,7 +1,6 @@
 /* tests/unit/autotune/test_cost_file.c: the file of the cost table: it is ignored when it does not fit or is corrupt,
  * processes share it, and it never stops a run. */
 #include "tests/harness/cost_table_support.h"
-#include "tests/harness/owned.h"
 
 TEST(mismatched_file_is_ignored) {
     static const char *const corrupt[] = {"",
@@ -87,7 +86,6 @@ TEST(edited_file_is_ignored) {
     check_dropped(&s, text, strlen(text));
 }
 
-/* A valid line of another signature does no harm. */
 TEST(line_of_another_op_is_ignored) {
     OWNED(string)  text = NULL;
     OWNED(text)    more = {0};
@@ -103,9 +101,9 @@ TEST(line_of_another_op_is_ignored) {
 
 TEST(pipe_as_file_does_not_block) {
     OWNED(fixture) s = {0};
-    char           dir[SUPPORT_PATH], path[SUPPORT_PATH];
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    CHECK_INT(mkfifo(text_into(path, "%s/kernel_times.txt", dir), 0600), 0);
+    CHECK_INT(mkfifo(formatted("%s/kernel_times.txt", dir), 0600), 0);
     fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
 }
@@ -151,10 +149,10 @@ TEST(many_signatures) {
 
 TEST(unwritable_file_does_not_stop_the_run) {
     struct fixture s;
-    char           dir[SUPPORT_PATH], path[SUPPORT_PATH];
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
     put_text(dir, "a-file", "");
-    fixture_open(&s, text_into(path, "%s/a-file", dir), "GPU A, driver 1");
+    fixture_open(&s, formatted("%s/a-file", dir), "GPU A, driver 1");
     CHECK(best(&s).kernel == 1);
     cr_cost_table_flush(s.table);
     CHECK_STR(cr_error_message(), "");

@@ -5,8 +5,6 @@
 
 #include <sys/wait.h>
 
-/* ---- the decision ---- */
-
 /* A first quiet test decides; otherwise the majority of three does, as soon as it is certain. */
 TEST(decision_is_the_majority_of_three) {
     static const double quiet[] = {1, 1.02, 1.14}, high[] = {1.16, 2, 1e9};
@@ -39,7 +37,6 @@ static int  interrupted = -1; /* number of the launch that takes 2 ms longer; -1
 
 static cr_status work(struct cr_device *d, enum cr_stream stream, uint64_t *ticks) {
     const double slow = busy && works % 2 ? 2 : 1;
-    (void)d, (void)stream;
     clock_s += 25e-6 * (by_pieces ? 1 : slow) + (works == interrupted ? 2e-3 : 0);
     for (int b = 0; b < 3; b++) {
         ticks[3 * b] += (uint64_t)(40000 * (by_pieces ? slow : 1));
@@ -238,12 +235,12 @@ static int exit_code(pid_t child) {
 /* Two first starts: the second one waits for the first one and measures nothing. */
 TEST(second_process_waits_and_reads) {
     OWNED(fixture) s = {0}, second = {0};
-    char           dir[SUPPORT_PATH], lock[SUPPORT_PATH + 20];
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
     fixture_open(&s, dir, "GPU A, driver 1");
     fixture_open(&second, dir, "GPU A, driver 1"); /* has read the empty folder */
     best(&s);
-    text_into(lock, "%s/kernel_times.txt.0.lock", dir);
+    const char *const lock = formatted("%s/kernel_times.txt.0.lock", dir);
     CHECK(access(lock, F_OK) == 0);
     const pid_t child = start_child(&second);
     usleep(100000);
@@ -256,9 +253,9 @@ TEST(second_process_waits_and_reads) {
 /* A killed process leaves the lock file, but no lock. Another GPU has another lock. */
 TEST(a_left_file_and_another_gpu_do_not_wait) {
     OWNED(fixture) s = {0}, second = {0};
-    char           dir[SUPPORT_PATH], lock[SUPPORT_PATH + 20];
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    text_into(lock, "%s/kernel_times.txt.0.lock", dir);
+    const char *const lock = formatted("%s/kernel_times.txt.0.lock", dir);
     write_bytes(lock, "", 0);
     fixture_open(&s, dir, "GPU A, driver 1");
     fixture_open(&second, dir, "GPU A, driver 1");
@@ -271,7 +268,6 @@ TEST(a_left_file_and_another_gpu_do_not_wait) {
     CHECK(access(lock, F_OK) != 0);
 }
 
-/* Many processes start at once: every one gets all times, and exactly one measures. */
 TEST(one_of_many_processes_measures) {
     enum { MANY = 12 };
     struct fixture s[MANY];

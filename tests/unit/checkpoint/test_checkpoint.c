@@ -3,8 +3,6 @@
  * calls: tests/unit/checkpoint/test_checkpoint_faults.c. */
 #include "tests/harness/checkpoint_fake.h"
 
-#include <sys/stat.h>
-
 static bool is_there(const char *path) {
     return access(path, F_OK) == 0;
 }
@@ -161,13 +159,10 @@ TEST(links_that_are_folders) {
     CHECK_INT(leftovers(tmp_path), 0);
 }
 
-/* ---- find ---- */
-
 static int64_t found_step(const char *run_dir) {
     OWNED(string) found  = NULL;
     cr_status     status = cr_ckpt_find_intact(run_dir, &found);
-    int64_t       step   = found ? intact_step(found) : status == CR_OK ? -2 : -3;
-    return step;
+    return found ? intact_step(found) : status == CR_OK ? -2 : -3;
 }
 
 static void damage(const char *path) {
@@ -218,8 +213,6 @@ TEST(find_newest) {
     CHECK_HAS(cr_error_message(), "no checkpoint in this folder can be read");
     stderr_back();
 }
-
-/* ---- damage ---- */
 
 static void put_byte(const char *path, off_t at, char value) {
     const int fd = open(path, O_WRONLY | O_CLOEXEC);

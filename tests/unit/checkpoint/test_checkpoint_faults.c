@@ -6,14 +6,12 @@
 #include "tests/harness/failing_alloc.h"
 
 #include <errno.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 static int64_t found_step(const char *run_dir) {
     OWNED(string) found  = NULL;
     cr_status     status = cr_ckpt_find(run_dir, &found);
-    int64_t       step   = status == CR_OK && found ? intact_step(found) : -1;
-    return step;
+    return status == CR_OK && found ? intact_step(found) : -1;
 }
 
 /* Checks the folder after a save of step 30 that returned `status`. 10 (best) and 20 (last) existed before, and perhaps
@@ -122,9 +120,7 @@ TEST(memory_runs_out) {
     folder_open();
     REQUIRE_OK(fake_save(tmp_path, 1, true, 5));
     for_each_failing_alloc(f, .least = 15, .tolerated = true) {
-        failing_alloc_begin(&f);
-        const cr_status status = fake_save(tmp_path, 2, true, 5);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, fake_save(tmp_path, 2, true, 5));
         CHECK_INT(leftovers(tmp_path), 0);
         CHECK_INT(found_step(tmp_path), status == CR_OK ? 2 : 1);
     }
@@ -140,12 +136,9 @@ TEST(memory_runs_out) {
     for_each_failing_alloc(f, .least = 5, .want = CR_ERR_FORMAT) {
         struct fake           fake;
         struct cr_ckpt_tensor wanted = fake_tensors[SCALE];
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, fake_read(&fake, in_folder("last/model.safetensors"), &wanted, 1));
+        failing_alloc_run(&f, fake_read(&fake, in_folder("last/model.safetensors"), &wanted, 1));
     }
 }
-
-/* ---- sweep ---- */
 
 TEST(sweep_removes_only_leftovers) {
     folder_open();

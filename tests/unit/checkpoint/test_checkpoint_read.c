@@ -1,9 +1,6 @@
 /* tests/unit/checkpoint/test_checkpoint_read.c: reading checkpoints and weights: chunks, permutation, conversion,
  * names, and the messages about files that do not fit. Folders and links: tests/unit/checkpoint/test_checkpoint.c. */
 #include "tests/harness/checkpoint_fake.h"
-#include "tests/harness/owned.h"
-
-/* ---- larger than the buffers ---- */
 
 struct plain {
     unsigned char *bytes;
@@ -103,8 +100,6 @@ TEST(permutes_any_type) {
     }
 }
 
-/* ---- reading other types ---- */
-
 static void read_as_f32(enum cr_dtype dtype) {
     struct cr_ckpt_tensor tensor = fake_tensors[CONV];
     struct cr_st_entry    entry  = {.name = "conv1.weight", .dtype = dtype, .dims = 4, .dim = {4, 3, 2, 5}};
@@ -127,8 +122,6 @@ TEST(half_and_double_become_float) {
     read_as_f32(CR_BF16);
     read_as_f32(CR_F64);
 }
-
-/* ---- files that do not fit ---- */
 
 /* A model file with these tensors: all F32 zeros, except scalars, which are I64. */
 static cr_status make_file(const char *path, const struct cr_st_entry *entries, int count) {
@@ -226,8 +219,6 @@ TEST(mismatched_tensors) {
     CHECK_HAS(cr_error_message(), "\"fc.bias\" [10] is missing; \"bn1.num_batches_tracked\" [] is missing; \"a\" []");
     CHECK_HAS(cr_error_message(), "\"e\" [] is in the file, but not in the network; and 2 more in the file");
 }
-/* ---- several threads ---- */
-
 enum { MANY = 60 };
 
 struct many {

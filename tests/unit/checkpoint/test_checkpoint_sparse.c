@@ -4,8 +4,6 @@
 #include "tests/harness/config_support.h"
 #include "tests/harness/failing_alloc.h"
 
-/* ---- gaps ---- */
-
 TEST(gaps_by_hand) {
     uint8_t bits[128] = {0}, out[64];
     CHECK_INT(cr_ckpt_gaps(bits, 1000, out), 0);
@@ -114,9 +112,7 @@ TEST(corrupt_files_are_refused) {
 TEST(failures_leak_nothing) {
     const char *from = make(&good), *to = in_folder("again.safetensors");
     for_each_failing_alloc(f, .least = 10) {
-        failing_alloc_begin(&f);
-        const cr_status status = cr_ckpt_export_dense(from, to, NULL);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_ckpt_export_dense(from, to, NULL));
         CHECK((access(to, F_OK) == 0) == (status == CR_OK));
     }
 }

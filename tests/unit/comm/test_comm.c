@@ -3,8 +3,6 @@
  * ranks on one host and uses shared memory. Expected results are computed from the data that each rank sends. */
 #include "tests/harness/comm_support.h"
 
-/* ---- the collectives of a run ---- */
-
 /* The order of these f32 sums is visible in the result: large and small numbers of both signs. */
 static float term(int rank, size_t i) {
     const uint32_t h = ((uint32_t)rank * 7919u + (uint32_t)i * 104729u) * 2654435761u;
@@ -77,8 +75,6 @@ TEST(collectives) {
     CHECK(x == 3 && cr_comm_size(NULL) == 1 && cr_comm_rank(NULL) == 0);
 }
 
-/* ---- hosts ---- */
-
 static cr_status look_around(struct member *m) {
     const struct cr_comm_rank_info *p     = cr_comm_rank_info(m->comm, m->where.rank);
     const bool                      apart = m->where.group[0] != 0;
@@ -92,8 +88,6 @@ static cr_status look_around(struct member *m) {
 TEST(hosts_and_local_ranks) {
     on_every_transport(5, look_around);
 }
-
-/* ---- votes ---- */
 
 static uint32_t requests(int rank, int n) {
     return n % 17 == rank ? 1u << rank % 3 : 0;
@@ -159,21 +153,6 @@ static cr_status abort_of_rank_0(struct member *m) {
     return cr_comm_check(m->comm);
 }
 
-TEST(aborts) {
-    for (int transport = 0; transport < TRANSPORTS; transport++) {
-        struct group g;
-        group_init(&g, 4, (enum transport)transport, abort_in_the_middle);
-        group_run(&g);
-        all_learn(&g, 3, "rank 3 of 4", 3, transport_name[transport]);
-        CHECK_HAS(g.member[1].message, "the disk is full");
-        CHECK(g.member[3].reports_error);
-        group_init(&g, 3, (enum transport)transport, abort_of_rank_0);
-        group_run(&g);
-        all_learn(&g, 0, "the image is damaged", 3, transport_name[transport]);
-        CHECK(g.member[0].reports_error);
-    }
-}
-
 static cr_status leave_early(struct member *m) {
     CR_TRY(cr_comm_barrier(m->comm));
     return m->where.rank == 1 ? CR_OK : cr_comm_barrier(m->comm);
@@ -190,24 +169,6 @@ static cr_status differ(struct member *m) {
     return cr_comm_same(m->comm, &hash, sizeof hash, "the sum over the initial weights");
 }
 
-TEST(ranks_out_of_step) {
-    for (int transport = 0; transport < TRANSPORTS; transport++) {
-        struct group g;
-        group_init(&g, 3, (enum transport)transport, leave_early);
-        group_run(&g);
-        all_learn(&g, 1, "rank 1 of 3", 4, transport_name[transport]);
-        CHECK_HAS(g.member[0].message, "ended its run");
-        group_init(&g, 3, (enum transport)transport, call_something_else);
-        group_run(&g);
-        all_learn(&g, -1, "call different collectives", 3, transport_name[transport]);
-        CHECK_HAS(g.member[2].message, "broadcast of 8 bytes");
-        group_init(&g, 3, (enum transport)transport, differ);
-        group_run(&g);
-        all_learn(&g, -1, "the sum over the initial weights", 3, transport_name[transport]);
-        CHECK_HAS(g.member[0].message, "rank 2 of 3");
-    }
-}
-
 /* A rank that is alive but does not arrive: the others stop waiting after the timeout. */
 static cr_status late(struct member *m) {
     CR_TRY(cr_comm_barrier(m->comm));
@@ -218,14 +179,31 @@ static cr_status late(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-TEST(timeout_ends) {
-    for (int transport = 0; transport < TRANSPORTS; transport++) {
-        struct group g;
-        group_init(&g, 3, (enum transport)transport, late);
-        for (int r = 0; r < 3; r++) g.member[r].where.wait_timeout_s = 0.5;
-        group_run(&g);
-        all_learn(&g, -1, "ranks.patience", 4, transport_name[transport]);
-    }
+/* The rank that `speaks` reports the error; -1: any. */
+TEST(every_rank_learns_of_a_failure) {
+    static const struct {
+        cr_status (*work)(struct member *m);
+        int         size, who, speaks;
+        double      within, patience_s;
+        const char *part;
+        int         member; /* whose message also has `says` */
+        const char *says;
+    } cases[] = {{abort_in_the_middle, 4, 3, 3, 3, 20, "rank 3 of 4", 1, "the disk is full"},
+                 {abort_of_rank_0, 3, 0, 0, 3, 20, "the image is damaged", 1, ""},
+                 {leave_early, 3, 1, -1, 4, 20, "rank 1 of 3", 0, "ended its run"},
+                 {call_something_else, 3, -1, -1, 3, 20, "call different collectives", 2, "broadcast of 8 bytes"},
+                 {differ, 3, -1, -1, 3, 20, "the sum over the initial weights", 0, "rank 2 of 3"},
+                 {late, 3, -1, -1, 4, 0.5, "ranks.patience", 0, ""}};
+    for (int transport = 0; transport < TRANSPORTS; transport++)
+        for (size_t i = 0; i < CR_COUNT(cases); i++) {
+            struct group g;
+            group_init(&g, cases[i].size, (enum transport)transport, cases[i].work);
+            for (int r = 0; r < g.size; r++) g.member[r].where.wait_timeout_s = cases[i].patience_s;
+            group_run(&g);
+            all_learn(&g, cases[i].who, cases[i].part, cases[i].within, transport_name[transport]);
+            CHECK_HAS(g.member[cases[i].member].message, cases[i].says);
+            CHECK(cases[i].speaks < 0 || g.member[cases[i].speaks].reports_error);
+        }
 }
 
 static atomic_int hook_calls;

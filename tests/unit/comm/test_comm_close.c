@@ -3,7 +3,6 @@
  * processes, of which one is killed. */
 #include "tests/harness/comm_support.h"
 
-#include <signal.h>
 #include <sys/wait.h>
 
 struct used_by_hook {

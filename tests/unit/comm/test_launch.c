@@ -14,12 +14,10 @@ static const char *get(const char *name) {
 
 static cr_status where(const char *const *variables, const char *override, struct cr_comm_options *out,
                        const char **launcher) {
-    const struct cr_config *config;
-    given = variables;
+    OWNED(config) config = NULL;
+    given                = variables;
     CR_TRY(cr_config_open(&config, NULL, &override, override ? 1 : 0));
-    cr_status status = cr_ranks_locate(get, config, out, launcher);
-    cr_config_close(config);
-    return status;
+    return cr_ranks_locate(get, config, out, launcher);
 }
 
 #define TORCH                                                                                                          \

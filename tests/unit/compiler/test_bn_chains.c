@@ -1,50 +1,32 @@
 /* tests/unit/compiler/test_bn_chains.c: ops that finish the BN before them, and filter gradients in one op. Programs
  * with them compute what the plain program computes, on the reference kernels in FP64. */
 #include "tests/harness/fusion_network.h"
-#include "tests/harness/owned.h"
 
 enum { ROWS = 3 };
 
 /* A conv_grad that reads the gradient of a shortcut takes as long as all ops that it replaces. */
 static cr_status costs_a_launch(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)self, (void)p, (void)op;
     *seconds = 1e-6;
     return CR_OK;
 }
 
 static int rows_of_all(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p, (void)op;
     return ROWS;
 }
 static int no_rows_of_gradients(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p;
     return op->kind == CR_OP_conv ? ROWS : CR_NONE;
 }
 static bool no_bn_apply(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p;
     for (int k = 0; op->kind == CR_OP_fused && k < op->attr.fused.parts; k++)
         if (op->attr.fused.part[k].kind == CR_OP_bn_apply) return false;
     return true;
 }
 
-/* Number of fused ops whose last part has this kind. */
-static int fused_ops(const struct cr_program *p, enum cr_op_kind kind) {
-    int n = 0;
-    for (int i = 0; i < p->ops; i++)
-        n += p->op[i].kind == CR_OP_fused && p->op[i].attr.fused.part[p->op[i].attr.fused.parts - 1].kind == kind;
-    return n;
-}
-
 /* Opens a network of six basic blocks with everything fused, and runs it; pass: with cr_pass_bn_chains. */
 static cr_status run_network(const struct net_case *c, const struct cr_cost_model *chains, size_t limit,
                              struct ref_run *run) {
-    const struct cr_cost_model fuse   = {.alignment = 64, .cost = costs_a_launch};
-    const struct cr_config    *config = NULL;
-    CR_TRY(ref_open(run, CR_F64, 2));
-    CR_TRY(cr_config_open(&config, NULL, NULL, 0));
-    const cr_status status = emit_run(run, config, c);
-    cr_config_close(config);
-    CR_TRY(status);
+    const struct cr_cost_model fuse = {.alignment = 64, .cost = costs_a_launch};
+    CR_TRY(emit_run(run, NULL, c));
     CR_TRY(cr_pass_fuse(&run->p, &fuse));
     if (chains) CR_TRY(cr_pass_bn_chains(&run->p, chains, limit));
     return finish_run(run);
@@ -52,15 +34,13 @@ static cr_status run_network(const struct net_case *c, const struct cr_cost_mode
 
 static void check(const struct net_case *c, const struct cr_cost_model *chains, size_t limit, bool forward,
                   bool backward) {
-    struct ref_run plain = {0}, chained = {0};
+    OWNED(ref_run) plain = {0}, chained = {0};
     CHECK_STATUS(run_network(c, NULL, SIZE_MAX, &plain), CR_OK);
     CHECK_STATUS(run_network(c, chains, limit, &chained), CR_OK);
     CHECK_INT(fused_ops(&chained.p, CR_OP_conv) > 0, forward);
     CHECK_INT(fused_ops(&chained.p, CR_OP_conv_grad) > 0, backward);
     CHECK_INT(fused_ops(&chained.p, CR_OP_conv_wgrad), backward);
     check_same(&plain, &chained);
-    ref_close(&plain);
-    ref_close(&chained);
 }
 
 static const struct net_case six_blocks = {.block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_A, .width = 4, .depth = 3};

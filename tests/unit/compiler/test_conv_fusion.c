@@ -3,9 +3,6 @@
  * networks: tests/guard. Equal results are checked in test_fusion_networks.c. */
 #include "compiler/fusion/conv_fusion.h"
 #include "tests/harness/fusion_forms.h"
-#include "tests/harness/owned.h"
-
-/* ---- artificial cost models ---- */
 
 static uint64_t mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0x9e3779b97f4a7c15u;
@@ -33,7 +30,6 @@ struct artificial {
 
 /* True when a convolution does more than its own work. */
 static bool no_fused_conv(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p;
     return !is_fused_conv(op);
 }
 
@@ -62,8 +58,6 @@ static int64_t total_ps(const struct cr_program *p, const struct cr_cost_model *
     }
     return sum;
 }
-
-/* ---- the minimum over all programs ---- */
 
 /* Builds the program of the choices in `chosen` from `plain`, and adds up its cost. */
 static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_cost_model *cost_model,

@@ -3,11 +3,9 @@
  * program without fusions. Nothing is joined where a device has no such kernel, where separate kernels are faster,
  * where a filter has a sparsity pattern, or in a program that trains. Which convolutions of the shipped networks are
  * joined: tests/guard. */
-#include "compiler/cost_model.h"
 #include "compiler/passes.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/inference_support.h"
-#include "tests/harness/owned.h"
 
 #define NETWORK "data.kind=synthetic", "train.device=cpu", "model.arch=custom"
 #define BOTTLENECKS                                                                                                    \
@@ -44,7 +42,7 @@ TEST(logits_are_the_same) {
         CHECK_STATUS(open_eval(&plain, nets[i].overrides, overrides_of(i), nets[i].size, false, true), CR_OK);
         CHECK_STATUS(open_eval(&joined, nets[i].overrides, overrides_of(i), nets[i].size, true, true), CR_OK);
         if (plain.exec && joined.exec) {
-            CHECK(net_count(&plain.program, nets[i].kind) == 0 && net_count(&joined.program, nets[i].kind) > 0);
+            CHECK(count_kind(&plain.program, nets[i].kind) == 0 && count_kind(&joined.program, nets[i].kind) > 0);
             fill_store(&plain, 1);
             fill_store(&joined, 1);
             run_batch(&plain, 4, a);
@@ -54,15 +52,11 @@ TEST(logits_are_the_same) {
     }
 }
 
-/* ---- the passes alone ---- */
-
 /* A joined op takes as long as `joined` other ops; 0: the device has no such kernel. */
 static bool accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)p;
     return *(const double *)self > 0 || (op->kind != CR_OP_conv_pair && op->kind != CR_OP_conv_pool);
 }
 static cr_status seconds_of(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)p;
     *seconds = op->kind == CR_OP_conv_pair || op->kind == CR_OP_conv_pool ? *(const double *)self : 1;
     return CR_OK;
 }
@@ -85,8 +79,7 @@ static int joined_ops(size_t net, double joined, enum cr_program_kind kind, bool
     CHECK_STATUS(cr_pass_conv_pairs(&p, &model), CR_OK);
     CHECK_STATUS(cr_pass_conv_pool(&p, &model), CR_OK);
     if (!pruned) CHECK_STATUS(cr_program_check(&p), CR_OK);
-    const int count = net_count(&p, CR_OP_conv_pair) + net_count(&p, CR_OP_conv_pool);
-    return count;
+    return count_kind(&p, CR_OP_conv_pair) + count_kind(&p, CR_OP_conv_pool);
 }
 
 TEST(joined_only_where_it_pays) {

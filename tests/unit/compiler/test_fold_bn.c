@@ -5,7 +5,6 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/inference_support.h"
-#include "tests/harness/owned.h"
 
 enum { SIZE = 16 };
 
@@ -22,10 +21,10 @@ static void check_net(const char *const *overrides, int count) {
             run_batch(&folded, batch, b);
             compare_logits(a, b, 2e-5);
         }
-        const int convs = net_count(&plain.program, CR_OP_conv);
-        CHECK(convs > 3 && net_count(&folded.program, CR_OP_fold_bn) == convs);
-        CHECK(net_count(&folded.program, CR_OP_bn_apply) == 0 && net_count(&folded.program, CR_OP_relu) == 0);
-        CHECK(net_count(&folded.program, CR_OP_add) == 0 && net_count(&folded.program, CR_OP_bn_scale_bias) == 0);
+        const int convs = count_kind(&plain.program, CR_OP_conv);
+        CHECK(convs > 3 && count_kind(&folded.program, CR_OP_fold_bn) == convs);
+        CHECK(count_kind(&folded.program, CR_OP_bn_apply) == 0 && count_kind(&folded.program, CR_OP_relu) == 0);
+        CHECK(count_kind(&folded.program, CR_OP_add) == 0 && count_kind(&folded.program, CR_OP_bn_scale_bias) == 0);
         CHECK(folded.program.hoisted >= convs && plain.program.hoisted == 0);
     }
 }
@@ -67,7 +66,6 @@ TEST(folding_is_done_once_until_invalidated) {
 
 /* Cost model: a convolution with an addition takes `*self` seconds, every other op one second. */
 static cr_status price(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)p;
     *seconds = op->kind == CR_OP_conv && op->in[CR_IN_conv_add] != CR_NONE ? *(double *)self : 1;
     return CR_OK;
 }
@@ -84,8 +82,8 @@ static int sums_left(double with_sum, int *relus) {
     CHECK_STATUS(cr_model_program(&model, config, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
     CHECK_STATUS(cr_pass_fold(&p, &cost_model), CR_OK);
     CHECK_STATUS(cr_program_check(&p), CR_OK);
-    sums   = net_count(&p, CR_OP_add);
-    *relus = net_count(&p, CR_OP_relu);
+    sums   = count_kind(&p, CR_OP_add);
+    *relus = count_kind(&p, CR_OP_relu);
     return sums;
 }
 

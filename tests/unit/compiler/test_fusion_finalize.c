@@ -10,7 +10,6 @@ struct finishing {
 };
 
 static void finishing_open(struct finishing *f) {
-    struct cr_op op             = cr_op_make(CR_OP_conv, CR_NONE);
     f->h                        = hand_open();
     struct cr_program *p        = &f->h.p;
     f->w                        = cr_tensor_add(p, "w", CR_F32, CR_REGION_INPUT, 8, 1, 1, 8);
@@ -18,31 +17,26 @@ static void finishing_open(struct finishing *f) {
     f->run[1]                   = cr_tensor_add(p, "var", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
     p->tensor[f->run[0]].offset = 1 << 20; /* apart from the other leaves */
     p->tensor[f->run[1]].offset = 2 << 20;
-    op.in[CR_IN_conv_x]         = f->h.x;
-    op.in[CR_IN_conv_w]         = f->w;
+    struct cr_op op             = op_on(CR_OP_conv, f->h.x, f->w);
     op.out[CR_OUT_conv_sums]    = CR_NEW;
     op.attr.conv.stride         = 1;
-    keep(&f->h, emit1(&f->h, op, "y"));
+    keep(&f->h, emitted(&f->h.p, op, "y"));
     f->sums = p->op[0].out[CR_OUT_conv_sums];
 }
 
 static void finishing_ends(struct finishing *f, bool half) {
-    struct cr_op op                       = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    op.in[CR_IN_bn_finalize_sums]         = f->sums;
-    op.in[CR_IN_bn_finalize_gamma]        = f->run[0];
-    op.in[CR_IN_bn_finalize_beta]         = f->run[1];
+    struct cr_op op                       = op_on(CR_OP_bn_finalize, f->sums, f->run[0], f->run[1]);
     op.in[CR_IN_bn_finalize_running_mean] = op.out[CR_OUT_bn_finalize_running_mean] = f->run[0];
     op.in[CR_IN_bn_finalize_running_var] = op.out[CR_OUT_bn_finalize_running_var] = f->run[1];
     op.out[CR_OUT_bn_finalize_scale_bias_half]                                    = half ? CR_NEW : CR_NONE;
     op.attr.bn = (struct cr_bn_attr){.eps = 1, .momentum = 0.5f, .count = 32};
-    keep(&f->h, emit1(&f->h, op, "next"));
+    keep(&f->h, emitted(&f->h.p, op, "next"));
 }
 
 static const char apart[] =
     "conv y = x:x w:w; bn_finalize next = sums:y.sums gamma:mean beta:var running_mean:mean running_var:var";
 
 static bool no_finishing(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p;
     return op->kind != CR_OP_conv || op->in[CR_IN_conv_gamma] == CR_NONE;
 }
 
@@ -70,7 +64,7 @@ TEST(finalize_is_not_fused_across_other_ops) {
             op.out[0] = f.run[1];
         else
             op.in[0] = f.run[0];
-        keep(&f.h, emit1(&f.h, op, "z"));
+        keep(&f.h, emitted(&f.h.p, op, "z"));
         finishing_ends(&f, false);
         struct cr_cost_model cost_model = {.alignment = 64};
         REQUIRE_OK(cr_pass_fuse(&f.h.p, &cost_model));

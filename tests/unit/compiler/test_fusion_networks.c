@@ -1,7 +1,6 @@
 /* tests/unit/compiler/test_fusion_networks.c: whole networks with any mixture of fusions compute the same results as
  * the unfused program. */
 #include "tests/harness/fusion_network.h"
-#include "tests/harness/owned.h"
 
 struct refuser { /* cost model that accepts a random part of the fusions */
     struct cr_rng rng;
@@ -10,15 +9,13 @@ struct refuser { /* cost model that accepts a random part of the fusions */
 
 static bool accepts_some(void *self, const struct cr_program *p, const struct cr_op *op) {
     struct refuser *r = self;
-    (void)p, (void)op;
     return draw(&r->rng, 1, 4) <= r->accepted_quarters;
 }
 
 /* Any number is valid: the choice must not change the results. */
 static cr_status costs_anything(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct refuser *r = self;
-    (void)p, (void)op;
-    *seconds = 1e-6 * (double)draw(&r->rng, 1, 1000);
+    *seconds          = 1e-6 * (double)draw(&r->rng, 1, 1000);
     return CR_OK;
 }
 
@@ -36,9 +33,7 @@ static void note_slots(const struct cr_program *p) {
 /* Compares one network unfused and fused. */
 static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *cost_model,
                     bool fold, enum cr_gram_mode gram, int *joined) {
-    struct ref_run plain, fused;
-    REQUIRE_OK(ref_open(&plain, CR_F64, 1));
-    REQUIRE_OK(ref_open(&fused, CR_F64, 1));
+    OWNED(ref_run) plain = {0}, fused = {0};
     REQUIRE_OK(emit_run(&plain, config, c));
     REQUIRE_OK(emit_run(&fused, config, c));
     *joined = fused.p.ops;
@@ -50,8 +45,6 @@ static void compare(const struct cr_config *config, const struct net_case *c, st
     REQUIRE_OK(finish_run(&plain));
     REQUIRE_OK(finish_run(&fused));
     check_same(&plain, &fused);
-    ref_close(&plain);
-    ref_close(&fused);
 }
 
 /* Otherwise the comparison tests nothing. Slots of 16-bit programs and of inference are not used here. */
@@ -88,9 +81,7 @@ static void every_form_was_used(void) {
 }
 
 TEST(any_mixture_gives_the_same_results) {
-    OWNED(config) config = NULL;
-    int           total  = 0;
-    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
+    int total = 0;
     for (int round = 0; round < 192; round++) {
         struct net_case      c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
                                            .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
@@ -101,7 +92,7 @@ TEST(any_mixture_gives_the_same_results) {
                                            .accepted_quarters = round & 32 ? 4 : 2 + round / 64};
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(config, &c, &cost_model, false, (enum cr_gram_mode)(round / 2 % 3), &joined);
+        compare(NULL, &c, &cost_model, false, (enum cr_gram_mode)(round / 2 % 3), &joined);
         total += joined;
     }
     CHECK(total > 64);
@@ -109,8 +100,6 @@ TEST(any_mixture_gives_the_same_results) {
 }
 
 TEST(frozen_parameters_give_the_same_results) {
-    OWNED(config) config = NULL;
-    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 128; round += TEST_SANITIZED ? 5 : 1) {
         struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
                                         .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
@@ -120,15 +109,13 @@ TEST(frozen_parameters_give_the_same_results) {
         struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .accepted_quarters = 4 - round / 4 % 2};
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
+        compare(NULL, &c, &cost_model, false, CR_GRAM_ALL, &joined);
         CHECK(joined > 0);
     }
 }
 
 /* Space to depth, before a plain convolution and before one with fused BN and ReLU. */
 TEST(evaluation_gives_the_same_results) {
-    OWNED(config) config = NULL;
-    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
         struct net_case      c          = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
                                            .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
@@ -139,7 +126,7 @@ TEST(evaluation_gives_the_same_results) {
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
         memset(used_in, 0, sizeof used_in);
-        compare(config, &c, &cost_model, round & 8, CR_GRAM_ALL, &joined);
+        compare(NULL, &c, &cost_model, round & 8, CR_GRAM_ALL, &joined);
         CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
     }
 }

@@ -57,7 +57,6 @@ TEST(no_fusion_across_a_write) {
 
 /* Cost model that knows only the plain gradient of a ReLU. */
 static bool plain_relu_grad(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p;
     return op->kind != CR_OP_relu_grad || cr_op_uses_only(op, 3, 1);
 }
 static const struct cr_cost_model plain_cost_model = {.alignment = 64, .accepts = plain_relu_grad};
@@ -84,18 +83,13 @@ TEST(gradients_of_two_bns) {
                 "bn_grad_apply dx = dy:g x:u coeffs:scale_bias");
 }
 
-/* ---- cost models that know only some of the forms ---- */
-
 static bool no_sum(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p;
     return op->kind != CR_OP_bn_apply || op->in[CR_IN_bn_apply_add] == CR_NONE;
 }
 static bool no_second_bn(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p;
     return op->kind != CR_OP_bn_apply || op->in[CR_IN_bn_apply_add_scale_bias] == CR_NONE;
 }
 static bool half_of_the_gradient(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p;
     if (op->kind == CR_OP_relu_grad) return cr_op_uses_only(op, 3, 1);
     return op->kind != CR_OP_bn_grad_apply; /* then the sums must not be fused either */
 }

@@ -1,7 +1,6 @@
 /* tests/unit/compiler/test_grad_buckets.c: programs of several ranks. Each gradient is summed exactly once, after its
  * last writer and before its use, on its own stream; checks refuse programs that violate this rule. All shipped
  * configs, with and without SyncBN. */
-#include "runtime/executor.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/offline_gpu.h"
 
@@ -46,12 +45,11 @@ static cr_status select_with_scratch(void *self, const struct cr_program *p, str
 /* cr_compile checks: each gradient once, order, memory plan. */
 static bool make(const struct wanted *w, struct made *m) {
     struct cr_cost_model cost_model = greedy_cost_model(256);
-    char                 path[600];
-    const char          *sync[] = {w->sync_bn ? "model.sync_bn=yes" : "model.sync_bn=no"};
-    *m                          = (struct made){0};
-    snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, w->config ? w->config : "");
-    cr_status     status = cr_config_open(&m->b.config, w->config ? path : NULL, sync, 1);
-    const int64_t size   = status == CR_OK && cr_config_is_small(m->b.config) ? 32 : 224;
+    const char          *sync[]     = {w->sync_bn ? "model.sync_bn=yes" : "model.sync_bn=no"};
+    *m                              = (struct made){0};
+    const char *const path          = formatted("%s/configs/%s.ini", CR_SOURCE_DIR, w->config ? w->config : "");
+    cr_status         status        = cr_config_open(&m->b.config, w->config ? path : NULL, sync, 1);
+    const int64_t     size          = status == CR_OK && cr_config_is_small(m->b.config) ? 32 : 224;
     if (status == CR_OK) status = cr_model_open(m->b.config, 10, size, size, &m->b.model);
     if (status == CR_OK) {
         cr_model_set_real(&m->b.model, w->real);
@@ -86,24 +84,12 @@ static int count_buckets(const struct cr_program *p) {
     for (int i = 0; i < p->ops; i++) n += is_bucket(p, i);
     return n;
 }
-static int count_reduces(const struct cr_program *p) {
-    int n = 0;
-    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == CR_OP_all_reduce;
-    return n;
-}
-static int count_kind(const struct cr_program *p, enum cr_op_kind kind) {
-    int n = 0;
-    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == kind;
-    return n;
-}
 
 static bool has_gpus(void) {
     struct cr_device *device = open_gpu("h200", true);
     cr_device_close(device);
     return device != NULL;
 }
-
-/* ---- all shipped configs ---- */
 
 TEST(shipped_configs_with_ranks) {
     static const char *const configs[] = {"demo",
@@ -143,7 +129,7 @@ TEST(shipped_configs_with_ranks) {
                     CHECK(count_buckets(&m.p) >= 1);
                     if (sync) CHECK(normal > 5);
                     /* buckets, metrics, and with SyncBN two reductions per BN: forward and backward */
-                    CHECK_INT(count_reduces(&m.p), count_buckets(&m.p) + 1 + (sync ? 2 * normal : 0));
+                    CHECK_INT(count_kind(&m.p, CR_OP_all_reduce), count_buckets(&m.p) + 1 + (sync ? 2 * normal : 0));
                 }
             }
 }
@@ -152,10 +138,8 @@ TEST(one_rank_has_no_buckets) {
     const struct wanted w = {
         .ranks = 1, .sync_bn = true, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB};
     OWNED(made) m = {0};
-    if (make(&w, &m)) CHECK_INT(count_reduces(&m.p), 0);
+    if (make(&w, &m)) CHECK_INT(count_kind(&m.p, CR_OP_all_reduce), 0);
 }
-
-/* ---- micro-batches ---- */
 
 TEST(only_the_last_micro_batch_adds_up_gradients) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
@@ -164,12 +148,10 @@ TEST(only_the_last_micro_batch_adds_up_gradients) {
         OWNED(made)         m = {0};
         if (make(&w, &m)) {
             CHECK((count_buckets(&m.p) > 0) == (kinds[k] == CR_PROGRAM_MICRO_LAST));
-            CHECK_INT(count_reduces(&m.p) - count_buckets(&m.p), 1); /* metrics */
+            CHECK_INT(count_kind(&m.p, CR_OP_all_reduce) - count_buckets(&m.p), 1); /* metrics */
         }
     }
 }
-
-/* ---- positions of the buckets ---- */
 
 TEST(frozen_parameters_are_not_reduced) {
     OWNED(made)         m = {0};
@@ -192,8 +174,6 @@ TEST(frozen_parameters_are_not_reduced) {
     }
     CHECK(sum <= trainable && sum + 64 * 1024 > trainable);
 }
-
-/* ---- 16-bit reductions need scratch memory; the memory limit holds for it too ---- */
 
 TEST(limits_and_16_bits) {
     const struct wanted base = {.config  = "resnet18",
@@ -220,8 +200,6 @@ TEST(limits_and_16_bits) {
         drop(&m);
     }
 }
-
-/* ---- the checks detect faults ---- */
 
 static int first_bucket(const struct cr_program *p) {
     for (int i = 0; i < p->ops; i++)

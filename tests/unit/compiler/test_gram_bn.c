@@ -1,13 +1,6 @@
 /* tests/unit/compiler/test_gram_bn.c: batch statistics of 1x1 convolutions from Gram matrices: the rewritten program
  * gives the losses, gradients and running statistics of the plain program, and needs less memory. */
 #include "tests/harness/fusion_network.h"
-#include "tests/harness/owned.h"
-
-#include "compiler/compiler.h"
-#include "compiler/cost_model.h"
-#include "compiler/passes.h"
-#include "model/model.h"
-#include "runtime/executor.h"
 
 struct variant {
     const char     *overrides[2];
@@ -25,7 +18,6 @@ static int count_strided(const struct cr_program *p) {
 }
 
 static bool accepts_all(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self, (void)p, (void)op;
     return true;
 }
 
@@ -45,7 +37,6 @@ static cr_status costs(void *self, const struct cr_program *p, const struct cr_o
     return CR_OK;
 }
 static bool is_gram(const struct cr_program *p, const struct cr_op *op) {
-    (void)p;
     return op->kind == CR_OP_gram;
 }
 static bool is_gram_of_32(const struct cr_program *p, const struct cr_op *op) {
@@ -59,8 +50,6 @@ static void check_variant(const struct variant *v, bool fuse) {
     OWNED(ref_run)             plain = {0}, gram = {0};
     const int                  ranks = CR_MAX(v->net.ranks, 1);
     REQUIRE_OK(cr_config_open(&config, NULL, (const char **)(uintptr_t)v->overrides, v->count));
-    REQUIRE_OK(ref_open(&plain, CR_F64, 1));
-    REQUIRE_OK(ref_open(&gram, CR_F64, 1));
     REQUIRE_OK(emit_run(&plain, config, &v->net));
     REQUIRE_OK(emit_run(&gram, config, &v->net));
     REQUIRE_OK(cr_pass_gram(&gram.p, &model, CR_GRAM_ALL));
@@ -106,12 +95,8 @@ TEST(gives_the_same_results) {
     v[FROZEN].net.frozen = 3; /* the stem and the first stage are frozen: the candidates of the second stage remain */
     v[10].net.ranks = 4, v[10].net.accumulate = true;
     for (size_t i = 0; i < CR_COUNT(v); i++)
-        for (int fuse = 0; fuse < 2; fuse++) {
-            check_variant(&v[i], fuse);
-        }
+        for (int fuse = 0; fuse < 2; fuse++) check_variant(&v[i], fuse);
 }
-
-/* ---- memory ---- */
 
 /* Plans ResNet-50's training step, batch 4; *pool receives the bytes of the pool. */
 static void plan_resnet50(enum cr_gram_mode gram, size_t limit, size_t *pool) {
@@ -171,7 +156,6 @@ TEST(auto_chooses_by_time) {
         const struct cr_cost_model model  = {
              .self = &prices, .accepts = accepts_all, .cost = v[i / 2].measured ? costs : NULL};
         c.ranks = i % 2 ? 2 : 0;
-        REQUIRE_OK(ref_open(&run, CR_F64, 1));
         REQUIRE_OK(emit_run(&run, config, &c));
         REQUIRE_OK(cr_pass_gram(&run.p, &model, CR_GRAM_AUTO));
         CHECK_INT(count_kind(&run.p, CR_OP_gram), v[i / 2].grams);

@@ -3,9 +3,6 @@
  * is needed elsewhere, where the loss is another one, over several ranks, or where twelve kernels are faster than
  * one. */
 #include "tests/harness/fusion_network.h"
-#include "tests/harness/owned.h"
-
-#include "compiler/passes.h"
 
 /* Seconds of any op, and of the joined one; the device may refuse it. */
 struct costs {
@@ -15,22 +12,18 @@ struct costs {
 
 static bool accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
     const struct costs *c = self;
-    (void)p;
     return op->kind != CR_OP_head || !c->refuses;
 }
 
 static cr_status cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     const struct costs *c = self;
-    (void)p;
-    *seconds = op->kind == CR_OP_head ? c->head : c->op;
+    *seconds              = op->kind == CR_OP_head ? c->head : c->op;
     return CR_OK;
 }
 
 static const struct net_case basic = {.block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_A, .width = 8};
 
 TEST(the_results_are_the_same) {
-    OWNED(config) config = NULL;
-    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
         const struct net_case c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
                                             .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
@@ -39,10 +32,8 @@ TEST(the_results_are_the_same) {
         struct costs          costs      = {1e-6, 12e-6, false};
         struct cr_cost_model  cost_model = {.self = &costs, .accepts = accepts, .cost = cost};
         OWNED(ref_run)        plain = {0}, fused = {0};
-        REQUIRE_OK(ref_open(&plain, CR_F64, 1));
-        REQUIRE_OK(ref_open(&fused, CR_F64, 1));
-        REQUIRE_OK(emit_run(&plain, config, &c));
-        REQUIRE_OK(emit_run(&fused, config, &c));
+        REQUIRE_OK(emit_run(&plain, NULL, &c));
+        REQUIRE_OK(emit_run(&fused, NULL, &c));
         REQUIRE_OK(cr_pass_fuse(&fused.p, &cost_model));
         const int before = fused.p.ops;
         REQUIRE_OK(cr_pass_head(&fused.p, &cost_model));
@@ -112,12 +103,8 @@ static void apply_change(struct cr_program *p, enum change change) {
 }
 
 static cr_status join(struct ref_run *run, const struct net_case *c, enum change change, struct costs costs) {
-    const struct cr_config    *config;
     const struct cr_cost_model cost_model = {.self = &costs, .accepts = accepts, .cost = cost};
-    CR_TRY(cr_config_open(&config, NULL, NULL, 0));
-    cr_status status = emit_run(run, config, c);
-    cr_config_close(config);
-    CR_TRY(status);
+    CR_TRY(emit_run(run, NULL, c));
     CR_TRY(cr_pass_fuse(&run->p, &cost_model));
     apply_change(&run->p, change);
     return cr_pass_head(&run->p, &cost_model);
@@ -126,10 +113,8 @@ static cr_status join(struct ref_run *run, const struct net_case *c, enum change
 /* Number of joined ops. */
 static int joined(const struct net_case *c, enum change change, struct costs costs) {
     OWNED(ref_run) run = {0};
-    CHECK_STATUS(ref_open(&run, CR_F64, 1), CR_OK);
     CHECK_STATUS(join(&run, c, change, costs), CR_OK);
-    const int count = count_kind(&run.p, CR_OP_head);
-    return count;
+    return count_kind(&run.p, CR_OP_head);
 }
 
 TEST(other_programs_stay_as_they_are) {

@@ -3,7 +3,6 @@
  * computation on every corrupted order, before and after memory is shared. */
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/waits_support.h"
 
 /* ---- cases by hand ---- */
@@ -24,58 +23,9 @@ TEST(impossible_waits_are_refused) {
     }
 }
 
-/* Offload on the copy stream: the memory may be reused only after compute has waited for the copy. */
-TEST(memory_waits_for_the_copy) {
-    OWNED(program) p = {0};
-    cr_program_init(&p, "offload", NULL);
-    int a = new_tensor(&p, CR_REGION_POOL, 64), b = new_tensor(&p, CR_REGION_POOL, 64),
-        c = new_tensor(&p, CR_REGION_POOL, 64);
-    int d = new_tensor(&p, CR_REGION_POOL, 1), host = store_tensor(&p, 0, 64);
-    add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
-    add_op(&p, CR_STREAM_TO_HOST, a, -1, host, -1);
-    add_op(&p, CR_STREAM_COMPUTE, -1, -1, b, -1);   /* runs in parallel with the copy */
-    add_op(&p, CR_STREAM_COMPUTE, host, -1, d, -1); /* waits for it */
-    add_op(&p, CR_STREAM_COMPUTE, -1, -1, c, -1);
-    REQUIRE_OK(cr_pass_insert_waits(&p));
-    REQUIRE_OK(cr_pass_plan(&p, 64, true));
-    REQUIRE_OK(cr_plan_check(&p, 64));
-    REQUIRE_OK(cr_waits_check(&p));
-    CHECK(p.tensor[b].offset != p.tensor[a].offset);
-    CHECK_INT(p.region_bytes[CR_REGION_POOL], 2 * 256);
-    p.tensor[b].offset = p.tensor[a].offset; /* valid in list order, not on streams */
-    p.tensor[d].offset = 256;
-    REQUIRE_OK(cr_plan_check(&p, 64));
-    CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
-    CHECK_HAS(cr_error_message(), "op 2");
-}
-
-/* In place over a tensor that a copy stream may still read. */
-TEST(copies_forbid_in_place) {
-    OWNED(program) p = {0};
-    cr_program_init(&p, "inplace", NULL);
-    int a = new_tensor(&p, CR_REGION_POOL, 64), host = store_tensor(&p, 0, 64);
-    add_op(&p, CR_STREAM_COMPUTE, -1, -1, a, -1);
-    add_op(&p, CR_STREAM_TO_HOST, a, -1, host, -1);
-    struct cr_op relu     = cr_op_make(CR_OP_relu, CR_NONE);
-    relu.in[CR_IN_relu_x] = a;
-    int op = cr_emit(&p, &relu, "y"), y = p.op[op].out[0];
-    REQUIRE_OK(cr_pass_insert_waits(&p));
-    REQUIRE_OK(cr_pass_plan(&p, 64, true));
-    CHECK_INT(p.tensor[y].alias, CR_NONE);
-    REQUIRE_OK(cr_waits_check(&p));
-    add_op(&p, CR_STREAM_COMPUTE, host, y, -1, -1);
-    p.op[op].in[0] = a;
-    p.op[1].stream = CR_STREAM_COMPUTE; /* now the copy has ended when relu starts */
-    REQUIRE_OK(cr_pass_insert_waits(&p));
-    REQUIRE_OK(cr_pass_plan(&p, 64, true));
-    CHECK_INT(p.tensor[y].alias, a);
-    REQUIRE_OK(cr_waits_check(&p));
-}
-
 /* ---- random programs ---- */
 
 static int some_tensor(struct cr_rng *rng, const struct cr_program *p, int limit) {
-    (void)p;
     return draw(rng, 0, 3) ? (int)draw(rng, 0, limit - 1) : CR_NONE;
 }
 
@@ -95,11 +45,9 @@ static void random_program(struct cr_rng *rng, struct cr_program *p) {
         if (w1 != CR_NONE && p->tensor[w1].region == CR_REGION_POOL) w1 = CR_NONE;
         if (r0 != CR_NONE && p->tensor[r0].region == CR_REGION_POOL && draw(rng, 0, 1)) {
             struct cr_op relu = cr_op_make(CR_OP_relu, CR_NONE);
-            char         name[16];
-            relu.stream = stream;
-            relu.in[0]  = r0;
-            snprintf(name, sizeof name, "r%d", i);
-            cr_emit(p, &relu, name);
+            relu.stream       = stream;
+            relu.in[0]        = r0;
+            cr_emit(p, &relu, formatted("r%d", i));
             continue;
         }
         int fresh = draw(rng, 0, 4) ? new_tensor(p, CR_REGION_POOL, draw(rng, 1, 100)) : CR_NONE;

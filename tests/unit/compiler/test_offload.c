@@ -2,7 +2,6 @@
  * the positions of the copies, and pools that need more than the live bytes. The simulation: test_simulate.c. Whole
  * networks: test_offload_networks.c. */
 #include "compiler/memory/offload.h"
-#include "session/session.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
@@ -20,9 +19,7 @@ struct three {
 };
 
 static void small_op(struct three *t, double seconds, int read) {
-    char name[16];
-    snprintf(name, sizeof name, "s%d", t->h.p.ops);
-    const int fresh = cr_tensor_add(&t->h.p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 256);
+    const int fresh = cr_tensor_add(&t->h.p, formatted("s%d", t->h.p.ops), CR_U8, CR_REGION_POOL, 1, 1, 1, 256);
     hand_op(&t->h, seconds, read >= 0 ? read : t->small, t->small, fresh);
     t->small = fresh;
 }
@@ -148,15 +145,11 @@ TEST(failing_allocations) {
         struct cr_fit_report r;
         three_open(&t, 1);
         struct cr_cost_model cost_model = hand_cost_model(&t.h);
-        failing_alloc_begin(&f);
-        const cr_status status = cr_pass_fit(&t.h.p, &cost_model, &o, &r);
-        failing_alloc_end(&f, status);
+        const cr_status      status     = failing_alloc_run(&f, cr_pass_fit(&t.h.p, &cost_model, &o, &r));
         CHECK(status == CR_OK ? r.offloaded == 1 && t.h.p.ops == t.ops + 4 : t.h.p.ops == t.ops);
         CHECK_STATUS(cr_program_check(&t.h.p), CR_OK);
     }
 }
-
-/* ---- scores ---- */
 
 /* Limit: three units. Small ops of 1 s: a is unused from 1 s to 15 s, b from 2 s to 14 s; both copies together take 8 s
  * and 4 s. Above the limit in the gap of a: six ops by 3 units, two by 4, six by 3; in that of b: five, two, five.

@@ -2,7 +2,6 @@
  * identical, also with poisoned freed memory; offload alone and offload with recompute meet the limits in every shipped
  * network; messages when the limits cannot be met. */
 #include "compiler/memory/offload.h"
-#include "session/session.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
@@ -57,8 +56,8 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
             if (less.exec) {
                 const struct cr_fit_report *r = &less.fit;
                 CHECK(less.program.region_bytes[CR_REGION_POOL] == r->after && r->after <= r->before);
-                CHECK_INT(net_count(&less.program, CR_OP_prefetch), r->offloaded);
-                CHECK_INT(net_count(&less.program, CR_OP_offload), r->offloaded);
+                CHECK_INT(count_kind(&less.program, CR_OP_prefetch), r->offloaded);
+                CHECK_INT(count_kind(&less.program, CR_OP_offload), r->offloaded);
                 CHECK(recompute || r->recomputed == 0);
                 CHECK(k < 2 || (r->offloaded == 0 && (r->recomputed > 0) == (r->after < r->before)));
                 if (percent == 85 && k < 2) CHECK(r->after <= whole / 100 * 85);
@@ -96,10 +95,8 @@ TEST(offload_and_recompute_were_used) {
 /* ---- limits in the shipped networks, on a fictitious GPU ---- */
 
 static cr_status open_shipped(struct bench_model *b, const char *file) {
-    char path[512];
-    int  classes;
-    snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, file);
-    CR_TRY(cr_config_open(&b->config, path, NULL, 0));
+    int classes;
+    CR_TRY(cr_config_open(&b->config, formatted("%s/configs/%s", CR_SOURCE_DIR, file), NULL, 0));
     classes            = cr_config_is_small(b->config) ? 10 : 1000;
     const int64_t size = cr_config_is_small(b->config) ? 32 : 224;
     return cr_model_open(b->config, classes, size, size, &b->model);
@@ -135,7 +132,7 @@ static size_t most_of_one_op(const struct cr_program *p) {
 
 static void check_fit(struct bench_model *b, const struct cr_cost_model *cost_model, size_t whole, int percent,
                       bool recompute) {
-    struct cr_program         p;
+    OWNED(program)            p       = {0};
     struct cr_fit_report      r       = {0};
     struct cr_simulation      time    = {0};
     const size_t              limit   = whole / 100 * (size_t)percent;
@@ -148,11 +145,10 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *cost_mo
                    p.region_bytes[CR_REGION_POOL], whole, limit, most_of_one_op(&p));
     CHECK(r.after == p.region_bytes[CR_REGION_POOL] && r.before == whole);
     CHECK(recompute || r.recomputed == 0);
-    CHECK_INT(r.offloaded, net_count(&p, CR_OP_offload));
+    CHECK_INT(r.offloaded, count_kind(&p, CR_OP_offload));
     CHECK_STATUS(cr_program_predict(&p, cost_model, &time), CR_OK);
     CHECK_NEAR(time.total, r.seconds, 2e-4 * r.seconds); /* reused memory adds waits, which cost almost nothing */
     CHECK(r.seconds >= r.seconds_before * (1 - 1e-9));
-    cr_program_free(&p);
 }
 
 TEST(shipped_networks_fit) {
@@ -302,9 +298,7 @@ TEST(the_largest_batch_is_found) {
               cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
         cr_session_close(&s);
         cr_config_close(c);
-        char larger[48]; /* the next one does not fit, or costs too much */
-        snprintf(larger, sizeof larger, "train.batch=%lld", (long long)(found[k] + (found[k] >= 64 ? 32 : 8)));
-        more[0] = larger;
+        more[0] = formatted("train.batch=%lld", (long long)(found[k] + (found[k] >= 64 ? 32 : 8)));
         REQUIRE_OK(open_session(&s, &c, false, more, 3));
         const struct cr_program *next[1] = {&s.train[0]};
         const double             percent = k == 1 ? 20 : 0;

@@ -1,9 +1,6 @@
 /* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no
  * other. */
 #include "tests/harness/compiler_support.h"
-#include "tests/harness/owned.h"
-
-/* ---- the plan checker ---- */
 
 static bool pair_collides(const struct cr_program *p, int t, int u) {
     const struct cr_tensor *a = &p->tensor[t], *b = &p->tensor[u];
@@ -91,8 +88,6 @@ TEST(false_aliases_are_refused) {
     CHECK_STATUS(cr_plan_check(&p, 64), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "in place");
 }
-
-/* ---- compilation ---- */
 
 TEST(unknown_passes_are_refused) {
     OWNED(program)            p = {0};

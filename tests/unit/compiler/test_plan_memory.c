@@ -1,7 +1,6 @@
 /* tests/unit/compiler/test_plan_memory.c: the memory planner: thousands of random instances verified by
  * an independent check, optimal plans by brute force, real networks, storage reused in place. */
 #include "tests/harness/compiler_support.h"
-#include "tests/harness/owned.h"
 
 /* ---- the core ---- */
 
@@ -124,26 +123,6 @@ TEST(tiny_instances_against_the_optimum) {
 }
 
 /* ---- programs ---- */
-
-TEST(networks_reach_the_bound) {
-    const char   *archs[]   = {"resnet18", "resnet50", "resnet152", "resnet20"};
-    const int64_t batches[] = {32, 100, 256};
-    for (size_t a = 0; a < CR_COUNT(archs); a += TEST_SANITIZED ? 3 : 1) {
-        double worst = 0, slowest = 0;
-        for (size_t k = 0; k < 2 * CR_COUNT(batches); k++) {
-            OWNED(bench_model) b = {0};
-            OWNED(program)     p = {0};
-            if (!compiled(&b, archs[a], a < 3 ? 224 : 32, batches[k / 2], CR_PROGRAM_STEP, k % 2, true, &p)) return;
-            double ratio = (double)p.region_bytes[CR_REGION_POOL] / (double)p.bound_bytes;
-            CHECK(ratio >= 1 && ratio <= 1.01);
-            int64_t begin = cr_time_ns();
-            REQUIRE_OK(cr_pass_plan(&p, 256, true));
-            slowest = CR_MAX(slowest, (double)(cr_time_ns() - begin) * 1e-6);
-            worst   = CR_MAX(worst, ratio);
-        }
-        printf("    %s: worst peak/bound %.6f, slowest plan %.2f ms\n", archs[a], worst, slowest);
-    }
-}
 
 TEST(without_reuse_nothing_overlaps) {
     OWNED(bench_model) b = {0};

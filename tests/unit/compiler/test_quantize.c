@@ -2,12 +2,10 @@
  * replaces in ResNets, first convolution, classifier and residual stream included; the logits of the program in 8 bits
  * are those of the program in floating point with rounded values, on the reference kernels and on the device's own;
  * a device without 8-bit kernels leaves the program as it is; failing allocations. */
-#include "compiler/cost_model.h"
 #include "compiler/passes.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/inference_support.h"
-#include "tests/harness/owned.h"
 
 enum { SIZE = 16 };
 
@@ -22,7 +20,7 @@ static bool has_layer(const struct cr_program *p, enum cr_op_kind kind, const ch
 
 /* Number of layers in 8 bits. qstem stands for one, qconv_pair for two, or three with a 3x3 convolution in front. */
 static int layers_in_8_bits(const struct cr_program *p) {
-    int count = net_count(p, CR_OP_qconv) + net_count(p, CR_OP_qstem) + 2 * net_count(p, CR_OP_qconv_pair);
+    int count = count_kind(p, CR_OP_qconv) + count_kind(p, CR_OP_qstem) + 2 * count_kind(p, CR_OP_qconv_pair);
     for (int i = 0; i < p->ops; i++)
         count += p->op[i].kind == CR_OP_qconv_pair && p->op[i].in[CR_IN_qconv_pair_first_w] >= 0;
     return count;
@@ -36,7 +34,7 @@ static void check_net(const char *const *overrides, int count, int layers) {
     if (plain.exec) {
         fill_store(&plain, 1);
         run_batch(&plain, 4, a);
-        CHECK(net_count(&plain.program, CR_OP_qconv) == 0 && net_count(&plain.program, CR_OP_fake_quant) > 0);
+        CHECK(count_kind(&plain.program, CR_OP_qconv) == 0 && count_kind(&plain.program, CR_OP_fake_quant) > 0);
     }
     for (int reference = 1; reference >= 0 && plain.exec; reference--) {
         CHECK_STATUS(open_eval(&small, overrides, count, SIZE, true, reference), CR_OK);
@@ -93,8 +91,6 @@ TEST(ends_and_residuals_are_quantised) {
     CHECK_INT(adds, 9); /* one for each block */
 }
 
-/* ---- preparation by several threads ---- */
-
 /* cr_exec_run completes the ops with several threads before their first launch; cr_exec_run_range lets each launch do
  * it. The logits are bitwise identical, also after the parameters have changed. */
 TEST(completed_ops_are_bitwise_identical) {
@@ -136,11 +132,7 @@ TEST(completed_ops_are_bitwise_identical) {
     }
 }
 
-/* ---- a device without 8-bit kernels ---- */
-
 static bool accepts_none(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self;
-    (void)p;
     return op->kind != CR_OP_qconv;
 }
 
@@ -160,12 +152,12 @@ TEST(a_device_without_kernels) {
     OWNED(model)               m     = {0};
     OWNED(program)             p     = {0};
     REQUIRE_OK(forward(&c, &m, &p));
-    const int ops = p.ops, fakes = net_count(&p, CR_OP_fake_quant), filters = net_count(&p, CR_OP_fake_quant_filter);
+    const int ops = p.ops, fakes = count_kind(&p, CR_OP_fake_quant), filters = count_kind(&p, CR_OP_fake_quant_filter);
     CHECK_STATUS(cr_pass_quantize(&p, &model), CR_OK);
     CHECK_STATUS(cr_program_check(&p), CR_OK);
     CHECK_INT(p.ops, ops);
-    CHECK(fakes > 5 && net_count(&p, CR_OP_fake_quant) == fakes && net_count(&p, CR_OP_fake_quant_filter) == filters);
-    CHECK(net_count(&p, CR_OP_qconv) + net_count(&p, CR_OP_quantize) + net_count(&p, CR_OP_quantize_filter) == 0);
+    CHECK(fakes > 5 && count_kind(&p, CR_OP_fake_quant) == fakes && count_kind(&p, CR_OP_fake_quant_filter) == filters);
+    CHECK(count_kind(&p, CR_OP_qconv) + count_kind(&p, CR_OP_quantize) + count_kind(&p, CR_OP_quantize_filter) == 0);
 }
 
 TEST(failing_allocations) {
@@ -175,10 +167,8 @@ TEST(failing_allocations) {
     struct cr_program          p     = {0};
     for_each_failing_alloc(f, .least = 2) {
         REQUIRE_OK(forward(&c, &m, &p));
-        failing_alloc_begin(&f);
-        const cr_status status = cr_pass_quantize(&p, &model);
-        failing_alloc_end(&f, status);
-        if (status == CR_OK) CHECK_INT(net_count(&p, CR_OP_qconv), 6);
+        const cr_status status = failing_alloc_run(&f, cr_pass_quantize(&p, &model));
+        if (status == CR_OK) CHECK_INT(count_kind(&p, CR_OP_qconv), 6);
         cr_program_free(&p);
         cr_model_close(&m);
         cr_config_close(c);

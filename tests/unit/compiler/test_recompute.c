@@ -5,7 +5,6 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/network_support.h"
-#include "tests/harness/owned.h"
 
 /* A limit that is already met changes nothing. */
 TEST(nothing_is_recomputed_without_need) {
@@ -25,60 +24,37 @@ TEST(nothing_is_recomputed_without_need) {
     CHECK(n.fit.recomputed == 0 && n.fit.before == n.fit.after && n.fit.before > 0);
 }
 
-static int emit(struct cr_program *p, const struct cr_op *op, const char *name) {
-    const int index = cr_emit(p, op, name); /* may reallocate the array */
-    return p->op[index].out[0];
+static const struct cr_cost_model model = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
+
+/* Reads `a`, which is large, at once and at the end. */
+static void read_late(struct cr_program *p, int a) {
+    const int b = emitted(p, op_on(CR_OP_relu, a), "b"), c = emitted(p, op_on(CR_OP_relu, b), "c");
+    p->tensor[emitted(p, op_on(CR_OP_add, a, c), "s")].keep = true;
 }
 
 /* A tensor can be recomputed only where its inputs are still live. */
 TEST(operands_must_be_live) {
     struct cr_program          p;
     struct cr_recompute_report r;
-    const struct cr_cost_model cost_model = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
     cr_program_init(&p, "hand", NULL);
-    int          x                     = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 8);
-    struct cr_op op                    = cr_op_make(CR_OP_relu, CR_NONE);
-    op.in[0]                           = x;
-    int a                              = emit(&p, &op, "a"); /* large, read at once and at the end */
-    op.in[0]                           = a;
-    int b                              = emit(&p, &op, "b");
-    op.in[0]                           = b;
-    int          c                     = emit(&p, &op, "c");
-    struct cr_op sum                   = cr_op_make(CR_OP_add, CR_NONE);
-    sum.in[0]                          = a;
-    sum.in[1]                          = c;
-    p.tensor[emit(&p, &sum, "s")].keep = true;
-    CHECK_STATUS(cr_pass_recompute(&p, &cost_model, 1, &r), CR_OK);
+    const int x = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 8);
+    read_late(&p, emitted(&p, op_on(CR_OP_relu, x), "a"));
+    CHECK_STATUS(cr_pass_recompute(&p, &model, 1, &r), CR_OK);
     CHECK(r.recomputed >= 1 && cr_tensor_find(&p, "a'") != CR_NONE); /* x is input: a can be recomputed */
     CHECK_STATUS(cr_program_check(&p), CR_OK);
     cr_program_free(&p);
-    /* the same, but the operand is dead by then: b is a transient that dies early */
+    /* the same, but the operand is dead by then, and its kind must not be recomputed */
     cr_program_init(&p, "hand", NULL);
-    x         = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 8);
-    op        = cr_op_make(CR_OP_avgpool_grad, CR_NONE); /* a kind that must not be recomputed */
-    op.in[0]  = cr_tensor_add(&p, "small", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
-    op.out[0] = cr_tensor_add(&p, "g", CR_F32, CR_REGION_POOL, 1, 8, 8, 8);
+    struct cr_op op = op_on(CR_OP_avgpool_grad, cr_tensor_add(&p, "small", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8));
+    op.out[0]       = cr_tensor_add(&p, "g", CR_F32, CR_REGION_POOL, 1, 8, 8, 8);
     cr_emit(&p, &op, "g");
-    struct cr_op relu                  = cr_op_make(CR_OP_relu, CR_NONE);
-    relu.in[0]                         = op.out[0];
-    a                                  = emit(&p, &relu, "a");
-    relu.in[0]                         = a;
-    b                                  = emit(&p, &relu, "b");
-    relu.in[0]                         = b;
-    c                                  = emit(&p, &relu, "c");
-    sum.in[0]                          = a;
-    sum.in[1]                          = c;
-    p.tensor[emit(&p, &sum, "s")].keep = true;
-    CHECK_STATUS(cr_pass_recompute(&p, &cost_model, 1, &r), CR_OK);
+    read_late(&p, emitted(&p, op_on(CR_OP_relu, op.out[0]), "a"));
+    CHECK_STATUS(cr_pass_recompute(&p, &model, 1, &r), CR_OK);
     CHECK(r.recomputed == 0 && r.after > 1); /* g is dead when a would be needed again */
     cr_program_free(&p);
 }
 
-/* ---- random programs ---- */
-
 enum { FORWARD = 10, PIXELS = 64, WIDE = 4 }; /* tensors of the forward part; elements; the widest is WIDE times one */
-
-static const struct cr_cost_model model = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
 
 /* A forward part of relu and add, and a backward part that reads its tensors in reverse order, as a network does. */
 static void make_random(struct cr_program *p, struct cr_rng *rng) {
@@ -86,23 +62,14 @@ static void make_random(struct cr_program *p, struct cr_rng *rng) {
     cr_program_init(p, "random", NULL);
     const int x = cr_tensor_add(p, "x", CR_F32, CR_REGION_INPUT, 1, 1, 1, PIXELS);
     for (int i = 0; i < FORWARD; i++) {
-        char         name[8];
         const bool   adds = i > 1 && cr_rng_below(rng, 2);
         struct cr_op op   = cr_op_make(adds ? CR_OP_add : CR_OP_relu, CR_NONE);
         op.in[0]          = i ? t[i - 1 - (int)cr_rng_below(rng, (uint32_t)CR_MIN(i, 2))] : x;
         if (adds) op.in[1] = t[cr_rng_below(rng, (uint32_t)i)];
-        snprintf(name, sizeof name, "t%d", i);
-        t[i] = emit(p, &op, name);
+        t[i] = emitted(p, op, formatted("t%d", i));
     }
     sum = t[FORWARD - 1];
-    for (int i = FORWARD - 2; i >= 0; i--) {
-        char         name[8];
-        struct cr_op op = cr_op_make(CR_OP_add, CR_NONE);
-        op.in[0]        = sum;
-        op.in[1]        = t[i];
-        snprintf(name, sizeof name, "g%d", i);
-        sum = emit(p, &op, name);
-    }
+    for (int i = FORWARD - 2; i >= 0; i--) sum = emitted(p, op_on(CR_OP_add, sum, t[i]), formatted("g%d", i));
     p->tensor[sum].keep = true;
 }
 

@@ -11,11 +11,7 @@ TEST(streams_run_in_parallel) {
     struct cr_simulation       r;
     cr_program_init(&h.p, "streams", NULL);
     int t[6];
-    for (int i = 0; i < 6; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "t%d", i);
-        t[i] = hand_tensor(&h, name, 1);
-    }
+    for (int i = 0; i < 6; i++) t[i] = hand_tensor(&h, formatted("t%d", i), 1);
     for (int i = 0; i < 6; i++) hand_op(&h, h.seconds[i], i ? t[i - 1] : t[0], -1, t[i]);
     h.p.op[2].stream  = CR_STREAM_TO_HOST;   /* waits for op 0, 1 to 6 */
     h.p.op[4].stream  = CR_STREAM_TO_DEVICE; /* waits for op 2: 6 to 7 */

@@ -22,24 +22,20 @@ static int number_of(const struct cr_op *op) {
 }
 
 static int64_t packed_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
-    const struct artificial *t = self;
-    (void)p;
-    const int format = number_of(op);
+    const struct artificial *t      = self;
+    const int                format = number_of(op);
     return format < FORMATS && t->takes[format] > 0 ? 100 + format : 0;
 }
 static double estimate(void *self, const struct cr_program *p, const struct cr_op *op) {
     const struct artificial *t = self;
-    (void)p;
     return number_of(op) < FORMATS ? 1e-6 * t->estimate[number_of(op)] : 0;
 }
 static void algo_name(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
-    (void)self;
     CHECK_INT(p->tensor[op->in[CR_IN_conv_packed]].dim[3], 100 + number_of(op)); /* not of the last format tried */
     cr_text_add(out, "cut %c", 'a' + number_of(op));
 }
 static cr_status cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct artificial *t = self;
-    (void)p;
     if (is_sparse(op)) t->measured[t->measurements++] = number_of(op);
     *seconds = 1e-6 * (is_sparse(op) ? t->takes[number_of(op)] : t->dense);
     return CR_OK;
@@ -147,7 +143,6 @@ TEST(small_estimated_gain_in_16_bits) {
     CHECK_INT(run(&t, false, NULL), 0); /* without estimates all are measured */
 }
 
-/* A small gain is not enough: the program stays unchanged, and the report states the reason. */
 TEST(small_gain_is_not_enough) {
     struct cr_text    out = {0};
     struct artificial t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};

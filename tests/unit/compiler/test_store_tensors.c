@@ -1,7 +1,6 @@
 /* tests/unit/compiler/test_store_tensors.c: cr_program_check compares the tensors of the parameter store with the store
  * itself: the program of a changed store is refused. */
 #include "tests/harness/compiler_support.h"
-#include "tests/harness/owned.h"
 
 /* A parameter that is added after the tensors of a program moves the 16-bit weights: the program is refused. */
 TEST(a_late_parameter_is_an_error) {

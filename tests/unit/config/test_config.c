@@ -1,12 +1,10 @@
 /* tests/unit/config/test_config.c: the config: defaults, precedence, includes, error messages with file and line,
  * hints, rules between keys, the dump. */
 #include "tests/harness/config_support.h"
-#include "tests/harness/owned.h"
 
 #include "config/keys.h"
 
 #include <inttypes.h>
-#include <sys/stat.h>
 
 /* ---- values and their sources ---- */
 
@@ -84,10 +82,8 @@ TEST(includes) {
               "wrong.ini:2: [train] batch = 0: must be from 1 to 1000000\nc.ini:4: [train] keep = 0: must be from 1 to "
               "1000000");
     for (int i = 1; i <= 9; i++) {
-        char name[20];
-        snprintf(name, sizeof name, "d%d.ini", i);
         snprintf(text, sizeof text, "include = d%d.ini\n", i + 1);
-        file_text(name, i < 9 ? text : "");
+        file_text(formatted("d%d.ini", i), i < 9 ? text : "");
     }
     CHECK_HAS(refusal("include = d1.ini\n", NULL), "d7.ini:1: include = d8.ini: includes are nested more than 8 deep");
     CHECK_STR(refusal("include = d3.ini\n", NULL), "");

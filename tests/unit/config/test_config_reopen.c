@@ -3,12 +3,9 @@
 #include "config/config.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/folder.h"
-#include "tests/harness/owned.h"
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static void put(const char *name, const char *text) {
     CHECK_STATUS(cr_file_write_atomic(in_folder("%s", name), text, strlen(text)), CR_OK);
@@ -60,7 +57,7 @@ static void *write_pipe(void *path) {
 
 TEST(pipes_are_read_once) {
     static const char *const more[] = {"train.epochs=5"};
-    const struct cr_config  *a, *b;
+    OWNED(config)            a = NULL, b = NULL;
     pthread_t                writer;
     void                    *written;
     folder_open();
@@ -72,8 +69,6 @@ TEST(pipes_are_read_once) {
     REQUIRE_OK(cr_config_reopen(&b, a, more, 1)); /* a second open of the pipe would wait for ever */
     CHECK_INT(a->train.batch, 24);
     CHECK(b->train.batch == 24 && b->train.epochs == 5);
-    cr_config_close(a);
-    cr_config_close(b);
 }
 
 TEST(errors_and_defaults) {
@@ -123,9 +118,7 @@ TEST(failing_allocations) {
     REQUIRE_OK(cr_config_open(&a, in_folder("a.ini"), NULL, 0));
     for_each_failing_alloc(f, .least = 1) {
         const struct cr_config *b;
-        failing_alloc_begin(&f);
-        const cr_status status = cr_config_reopen(&b, a, NULL, 0);
-        failing_alloc_end(&f, status);
+        const cr_status         status = failing_alloc_run(&f, cr_config_reopen(&b, a, NULL, 0));
         if (status == CR_OK) cr_config_close(b);
     }
 }

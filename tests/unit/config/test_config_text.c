@@ -100,9 +100,9 @@ TEST(dump_reads_back) {
     enum { ROUNDS = TEST_SANITIZED ? 2 : 6 };
     int allowed = 0;
     for (uint64_t round = 0; round < ROUNDS; round++) {
-        struct cr_rng           rng = cr_rng_make(round, CR_RNG_TEST, 1, 0);
-        const struct cr_config *defaults;
-        struct cr_arena         arena = {0};
+        struct cr_rng rng      = cr_rng_make(round, CR_RNG_TEST, 1, 0);
+        OWNED(arena)  arena    = {0};
+        OWNED(config) defaults = NULL;
         REQUIRE_OK(cr_config_open(&defaults, NULL, NULL, 0));
         struct cr_config config = *defaults;
         for (int i = 0; i < cr_key_count; i++) {
@@ -113,8 +113,6 @@ TEST(dump_reads_back) {
             if (!read) config = before;
             allowed += read;
         }
-        cr_config_close(defaults);
-        cr_arena_free(&arena);
     }
     printf("    %d values of %d keys\n", allowed, cr_key_count);
     CHECK(allowed > ROUNDS * cr_key_count / 2);
@@ -130,13 +128,11 @@ TEST(dump_is_plain) {
                                             "\nmilestones = 100,150.5\n",   "\ndepths =\n",
                                             "\nmean = 0.485,0.456,0.406\n", "\nratio = 0.75,1.3333333333333333\n",
                                             "\n\n[memory]\nreuse = yes\n"};
-    const struct cr_config  *config;
-    struct cr_text           dump = {0};
+    OWNED(config)            config      = NULL;
+    OWNED(text)              dump        = {0};
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
     cr_config_dump(config, &dump);
     for (size_t i = 0; i < CR_COUNT(lines); i++) CHECK_HAS(dump.data, lines[i]);
-    cr_text_free(&dump);
-    cr_config_close(config);
 }
 
 TEST(differences) {
@@ -145,12 +141,12 @@ TEST(differences) {
     static const struct {
         const char         *text;
         enum cr_key_decides decides;
-    } wanted[] = {{"model.arch: resnet20 -> resnet56", CR_DECIDES_MODEL},
-                  {"data.root: (empty) -> \"a#\"", CR_DECIDES_HOST},
-                  {"train.fuse: yes -> no", CR_DECIDES_COMPUTE},
-                  {"optim.lr: 0.1 -> 0.2", CR_DECIDES_UPDATE},
-                  {"schedule.milestones: (empty) -> 1,2", CR_DECIDES_UPDATE}};
-    const struct cr_config      *a, *b;
+    } wanted[]                     = {{"model.arch: resnet20 -> resnet56", CR_DECIDES_MODEL},
+                                      {"data.root: (empty) -> \"a#\"", CR_DECIDES_HOST},
+                                      {"train.fuse: yes -> no", CR_DECIDES_COMPUTE},
+                                      {"optim.lr: 0.1 -> 0.2", CR_DECIDES_UPDATE},
+                                      {"schedule.milestones: (empty) -> 1,2", CR_DECIDES_UPDATE}};
+    OWNED(config)                a = NULL, b = NULL;
     struct cr_config_differences differ;
     REQUIRE_OK(cr_config_open(&a, NULL, NULL, 0));
     REQUIRE_OK(cr_config_open(&b, NULL, overrides, (int)CR_COUNT(overrides)));
@@ -165,27 +161,21 @@ TEST(differences) {
         CHECK(strncmp(differ.at[i].text, differ.at[i].name, strlen(differ.at[i].name)) == 0);
     }
     cr_config_differences_free(&differ);
-    cr_config_close(a);
-    cr_config_close(b);
 }
 
 TEST(locale_is_ignored) {
     if (!set_comma_locale(in_folder("."))) SKIP("no locale with a decimal comma, and no localedef");
     static const char *const overrides[] = {"optim.lr=0.25"};
-    const struct cr_config  *config;
-    struct cr_text           dump   = {0};
-    cr_status                status = cr_config_open(&config, NULL, overrides, 1);
+    OWNED(config)            config      = NULL;
+    OWNED(text)              dump        = {0};
+    cr_status                status      = cr_config_open(&config, NULL, overrides, 1);
     cr_config_dump(config, &dump);
     CHECK_STR(localeconv()->decimal_point, ","); /* restored */
     setlocale(LC_ALL, "C");
     REQUIRE_OK(status);
     CHECK_NEAR(config->optim.lr, 0.25, 0);
     CHECK_HAS(dump.data, "\nlr = 0.25\n");
-    cr_text_free(&dump);
-    cr_config_close(config);
 }
-
-/* ---- every allocation fails once ---- */
 
 static cr_status use_config(const char *path) {
     static const char *const     overrides[] = {"train.batch=3", "optim.lr=0.5"};
@@ -219,9 +209,7 @@ TEST(failing_allocations) {
     for (size_t i = 0; i < CR_COUNT(files); i++) {
         const char *path = file_text("c.ini", files[i].text);
         for_each_failing_alloc(f, .least = 4, .want = files[i].want) {
-            failing_alloc_begin(&f);
-            const cr_status status = use_config(path);
-            failing_alloc_end(&f, status);
+            const cr_status status = failing_alloc_run(&f, use_config(path));
             if (status == CR_ERR_MEMORY) CHECK_HAS(cr_error_message(), "out of memory");
         }
     }

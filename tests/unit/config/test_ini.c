@@ -2,12 +2,10 @@
  * read it differently from how it looks, and the line numbers in error messages. Expected results follow the INI
  * grammar documented for iniparser 4.1, written here line by line. */
 #include "tests/harness/config_support.h"
-#include "tests/harness/owned.h"
 
 #include "config/ini.h"
 
 #include <pthread.h>
-#include <sys/stat.h>
 
 struct line_case {
     const char *line;
@@ -56,9 +54,8 @@ TEST(reads_values) {
         {"[a:b]", NULL, "[a:b]: a section name"},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        char          text[200];
-        OWNED(config) config = NULL;
-        snprintf(text, sizeof text, "[data]\n%s\n", cases[i].line);
+        OWNED(config)     config = NULL;
+        const char *const text   = formatted("[data]\n%s\n", cases[i].line);
         if (!cases[i].value) {
             CHECK_HAS(refusal(text, NULL), cases[i].why);
             continue;
@@ -160,13 +157,11 @@ TEST(invalid_paths_are_refused) {
 
 TEST(pipe_is_read) {
     const struct cr_config *config;
-    char                    path[64];
     int                     ends[2];
     REQUIRE(pipe(ends) == 0);
     CHECK_INT(write(ends[1], "[train]\nbatch = 17\n", 19), 19);
     close(ends[1]);
-    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
-    REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
+    REQUIRE_OK(cr_config_open(&config, formatted("/dev/fd/%d", ends[0]), NULL, 0));
     CHECK_INT(config->train.batch, 17);
     cr_config_close(config);
     close(ends[0]);

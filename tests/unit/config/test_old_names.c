@@ -1,9 +1,7 @@
 /* tests/unit/config/test_old_names.c: names of older versions are errors in configurations that users give, and are
  * replaced in the configurations of run folders. tests/cli/test_old_runs.sh does the same with a run of version 0.3.0.
  */
-#include "config/config.h"
 #include "config/keys.h"
-#include "core/files.h"
 #include "tests/harness/test.h"
 
 #include <unistd.h>

@@ -1,9 +1,6 @@
 /* tests/unit/core/test_core.c: core functions: Philox against its published vectors, 16-bit rounding at every boundary,
  * initial weights against the rule of He et al., memory that counts and fails on demand. */
-#include "core/dtype.h"
 #include "core/rng.h"
-#include "model/model.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 /* ---- Philox4x32-10: the known answers published with Random123 ---- */
@@ -139,8 +136,6 @@ TEST(arrays_become_f32) {
     CHECK(memcmp(out, same, sizeof same) == 0);
 }
 
-/* ---- initial weights ---- */
-
 /* Mean, standard deviation and kurtosis (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within
  * five of its own standard deviations. */
 static void check_moments(const struct cr_param_store *store, int param, const struct cr_config *config,
@@ -191,8 +186,6 @@ TEST(initial_weights_follow_he) {
     check_init(plain, CR_COUNT(plain), true, true);
     check_init(other, CR_COUNT(other), false, false);
 }
-
-/* ---- networks ---- */
 
 static int64_t parameters_of(const char *const *overrides, int count) {
     OWNED(config)   config = NULL;

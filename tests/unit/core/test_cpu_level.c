@@ -6,23 +6,20 @@
  * the machine that it runs on. */
 static char *system_flags(void) {
 #if defined(__x86_64__)
-    FILE *file = fopen("/proc/cpuinfo", "r");
+    OWNED(file) file = fopen("/proc/cpuinfo", "r");
 #else
     FILE *file = NULL;
 #endif
     char *line = cr_alloc(1 << 16, 1), *found = NULL;
     while (file && line && !found && fgets(line, 1 << 16, file))
         if (strncmp(line, "flags", 5) == 0) found = line;
-    if (file) fclose(file);
     if (!found) cr_free(line);
     return found;
 }
 
 static bool has_all(const char *flags, const char *const *wanted) {
     for (; *wanted; wanted++) {
-        char word[32];
-        snprintf(word, sizeof word, " %s ", *wanted);
-        const char *at = strstr(flags, word);
+        const char *at = strstr(flags, formatted(" %s ", *wanted));
         if (!at) return false;
     }
     return true;

@@ -4,7 +4,6 @@
 #include "core/cpu_resources.h"
 
 #include "core/cpu.h"
-#include "core/files.h"
 #include "tests/harness/test.h"
 
 #include <limits.h>
@@ -28,10 +27,9 @@ static void end(void) {
 
 /* Writes root/path and the folders above it. */
 static void put(const char *path, const char *text) {
-    char name[1024], folder[1024];
-    snprintf(name, sizeof name, "%s%s", root, path);
-    snprintf(folder, sizeof folder, "%s", name);
-    *strrchr(folder, '/') = 0;
+    const char *const name   = formatted("%s%s", root, path);
+    const char *const folder = formatted("%s", name);
+    *strrchr(folder, '/')    = 0;
     CHECK_INT(cr_fs_mkdirs(folder), CR_OK);
     FILE *file = fopen(name, "wb");
     CHECK(file != NULL);
@@ -100,16 +98,15 @@ TEST(version_2_with_nested_limits) {
     "35 31 0:32 " top " /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 
 static void put_v1(const char *cpu, const char *memory) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", cpu);
+    const char *path = formatted("%s/cpu.cfs_quota_us", cpu);
     put(path, "150000\n");
-    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", cpu);
+    path = formatted("%s/cpu.cfs_period_us", cpu);
     put(path, "50000\n"); /* 3 cores */
-    snprintf(path, sizeof path, "%s/memory.limit_in_bytes", memory);
+    path = formatted("%s/memory.limit_in_bytes", memory);
     put(path, "838860800\n"); /* 800 MiB */
-    snprintf(path, sizeof path, "%s/memory.usage_in_bytes", memory);
+    path = formatted("%s/memory.usage_in_bytes", memory);
     put(path, "209715200\n"); /* 200 MiB */
-    snprintf(path, sizeof path, "%s/memory.stat", memory);
+    path = formatted("%s/memory.stat", memory);
     put(path, "cache 50000\ninactive_file 7\nactive_file 9\ntotal_inactive_anon 1\ntotal_inactive_file 31457280\n"
               "total_active_file 20971520\n"); /* 30 and 20 MiB */
 }
@@ -166,10 +163,9 @@ TEST(namespaces_of_groups) {
     put("/sys/fs/my groups/a/cpu.max", "150001 100000\n"); /* 1.50001 cores: 2 */
     put("/sys/fs/other/cpu.max", "100000 100000\n");       /* "..": never read */
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        char text[256];
-        snprintf(text, sizeof text, "31 23 0:28 %s /sys/fs/my\\040groups rw - cgroup2 none rw\n", cases[i].top);
+        const char *text = formatted("31 23 0:28 %s /sys/fs/my\\040groups rw - cgroup2 none rw\n", cases[i].top);
         put("/proc/self/mountinfo", text);
-        snprintf(text, sizeof text, "0::%s\n", cases[i].self);
+        text = formatted("0::%s\n", cases[i].self);
         put("/proc/self/cgroup", text);
         const int want = cases[i].cores ? cases[i].cores : INT_MAX, got = cr_cpu_quota_below(root);
         if (got != want) TEST_FAIL_("top %s, process %s: %d cores, want %d", cases[i].top, cases[i].self, got, want);

@@ -1,10 +1,7 @@
 /* tests/unit/core/test_crc32c.c: cr_crc32c against the definition of CRC-32C, bit by bit, for all lengths
  * around its blocks, and the published value of "123456789". */
 #include "core/checksum/crc32c.h"
-#include "core/cpu.h"
 #include "tests/harness/test.h"
-
-#include <string.h>
 
 enum { BYTES = 20000 };
 static uint8_t bytes[BYTES];

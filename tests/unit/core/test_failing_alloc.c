@@ -31,9 +31,7 @@ static int failed_checks(enum fault fault, int least, int *runs) {
     *runs               = 0;
     test_failed_checks_ = 1000; /* prints nothing */
     for_each_failing_alloc(f, .least = least) {
-        failing_alloc_begin(&f);
-        const cr_status status = three_blocks(fault);
-        failing_alloc_end(&f, status);
+        failing_alloc_run(&f, three_blocks(fault));
         ++*runs;
     }
     const int failed    = test_failures_ - before;

@@ -5,8 +5,6 @@
 #include "tests/harness/folder.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static void put(const char *path, const void *bytes, size_t count) {
     FILE *f = fopen(path, "wb");

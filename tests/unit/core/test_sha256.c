@@ -1,6 +1,5 @@
 /* tests/unit/core/test_sha256.c: SHA-256 against the examples of NIST and against sha256sum. */
 #include "core/checksum/sha256.h"
-#include "core/files.h"
 #include "tests/harness/test.h"
 
 static const char *hash_of(const char *bytes, size_t count, size_t step) {

@@ -8,8 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static int count_names(void) {
     int  count = 0;
@@ -30,10 +28,9 @@ static void put(const char *name) {
 }
 
 static bool holds(const char *name, const char *text) {
-    char   bytes[64] = {0};
-    FILE  *f         = fopen(in_folder("%s", name), "rb");
-    size_t got       = f ? fread(bytes, 1, sizeof bytes - 1, f) : 0;
-    if (f) fclose(f);
+    char        bytes[64] = {0};
+    OWNED(file) f         = fopen(in_folder("%s", name), "rb");
+    size_t      got       = f ? fread(bytes, 1, sizeof bytes - 1, f) : 0;
     return got == strlen(text) && memcmp(bytes, text, got) == 0;
 }
 

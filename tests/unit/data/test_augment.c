@@ -2,15 +2,8 @@
  * PIL (tests/golden/augment/make.py), the random values of TrivialAugment and ColorJitter against their ranges, and
  * that the image is a function of (seed, epoch, sample) alone. */
 #include "data/augment.h"
-#include "formats/safetensors.h"
-#include "graph/graph.h"
 #include "tests/harness/image_support.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size) {
     const struct cr_st_entry *e     = cr_st_find(file, name);
@@ -28,9 +21,7 @@ static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size
 TEST(operations_match_pil) {
     OWNED(weights) file                    = NULL;
     int            seen[CR_PIXELS_HUE + 1] = {0};
-    char           path[512];
-    snprintf(path, sizeof path, "%s/tests/golden/augment/pil.safetensors", CR_SOURCE_DIR);
-    REQUIRE_OK(cr_st_open(path, &file));
+    REQUIRE_OK(cr_st_open(formatted("%s/tests/golden/augment/pil.safetensors", CR_SOURCE_DIR), &file));
     for (int i = 0; i < cr_st_count(file); i++) {
         int         op, size, other, used = 0;
         double      by;

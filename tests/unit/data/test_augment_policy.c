@@ -6,10 +6,6 @@
 #include "tests/harness/image_support.h"
 #include "tests/harness/test.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { W = 24, H = 17, BYTES = W * H * 3 };
 
 static void draw_image(uint8_t *rgb) {
@@ -45,10 +41,9 @@ static int replay(const char *name, const int number[5], const struct cr_pixels 
 }
 
 TEST(pixels_are_torchvisions) {
-    char path[512], line[128];
-    int  seen[4] = {0};
-    snprintf(path, sizeof path, "%s/tests/golden/augment/policies.txt", CR_SOURCE_DIR);
-    FILE *f = fopen(path, "r");
+    char        line[128];
+    int         seen[4] = {0};
+    OWNED(file) f       = fopen(formatted("%s/tests/golden/augment/policies.txt", CR_SOURCE_DIR), "r");
     REQUIRE(f);
     while (fgets(line, sizeof line, f)) {
         uint8_t            rgb[BYTES], copy[BYTES];
@@ -65,12 +60,9 @@ TEST(pixels_are_torchvisions) {
         seen[replay(name, n, &pixels)]++;
         if (cr_hash_bytes(CR_HASH_START, rgb, BYTES) != want) TEST_FAIL_("other pixels: %s", line);
     }
-    fclose(f);
     CHECK_INT(seen[0], 308);
     for (int k = 1; k < 4; k++) CHECK_INT(seen[k], 50);
 }
-
-/* ---- frequencies ---- */
 
 enum { RESULTS_MAX = 1000, DRAWS = 20000 };
 struct results { /* the different images that a policy makes, and the probability of each */

@@ -3,17 +3,13 @@
  * resuming. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
-#include "tests/harness/owned.h"
 
 enum { COMMON = 50, RARE = 3, MIDDLE = 9, ALL = COMMON + RARE + MIDDLE, BATCH = 31 };
 
 /* Classes a, b, c with 50, 3 and 9 images; image i has the colour i + 1. */
 static cr_status open_uneven(struct cr_dataset **set) {
-    char name[64];
-    for (int i = 0; i < ALL; i++) {
-        snprintf(name, sizeof name, "%s/%03d.png", i < COMMON ? "a" : i < COMMON + RARE ? "b" : "c", i);
-        put_image(tmp_path, name, 8, 8, i + 1);
-    }
+    for (int i = 0; i < ALL; i++)
+        put_image(tmp_path, formatted("%s/%03d.png", i < COMMON ? "a" : i < COMMON + RARE ? "b" : "c", i), 8, 8, i + 1);
     return OPEN_SET(set, FOLDER_SET);
 }
 

@@ -1,7 +1,6 @@
 /* tests/unit/data/test_cifar.c: the dataset formats CIFAR-10 and CIFAR-100: layout, counts and names against published
  * values, and error messages. */
 #include "tests/harness/datasets_support.h"
-#include "tests/harness/owned.h"
 
 #include "data/source.h"
 
@@ -89,11 +88,10 @@ TEST(cifar10_matches_the_published_data) {
                                         {994, 1042, 965, 997, 990, 1029, 978, 1015, 961, 1029},
                                         {1003, 963, 1041, 976, 1004, 1021, 1004, 981, 1024, 983},
                                         {1014, 1014, 952, 1016, 997, 1025, 980, 977, 1003, 1022}};
-    char             path[SUPPORT_PATH];
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
-    text_into(path, "%s/cifar10/data_batch_1.bin", test_data_dir());
+    const char *path = formatted("%s/cifar10/data_batch_1.bin", test_data_dir());
     if (access(path, R_OK) != 0) SKIP("no unpacked cifar10 in CRESNET_TEST_DATA");
-    text_into(path, "%s/cifar10", test_data_dir());
+    path               = formatted("%s/cifar10", test_data_dir());
     OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=cifar10", root_is(path)));
     REQUIRE(cr_dataset_count(set) == 50000);

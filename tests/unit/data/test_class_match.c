@@ -2,18 +2,18 @@
  * renumbered dataset gives the new labels in every function. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
-#include "tests/harness/owned.h"
 
 #include "data/class_match.h"
 #include "data/pack.h"
-#include "data/source.h"
 
 #define LIST(...) (const char *const[]){__VA_ARGS__}, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
 /* `want`: the indices in `onto`. */
+OWNABLE(class_match, struct cr_class_match, cr_class_match_free(x))
+
 static void check_match(const char *const *from, int count, const char *const *onto, int onto_count, bool spelling,
                         enum cr_class_relation relation, const int *want) {
-    struct cr_class_match m;
+    OWNED(class_match) m = {0};
     REQUIRE_OK(cr_class_match(from, count, onto, onto_count, spelling, &m));
     CHECK_INT(m.relation, relation);
     int matched = 0;
@@ -22,7 +22,6 @@ static void check_match(const char *const *from, int count, const char *const *o
         matched += want[i] >= 0;
     }
     CHECK_INT(m.matched, matched);
-    cr_class_match_free(&m);
 }
 #define WANT(...)                                                                                                      \
     (const int[]) {                                                                                                    \
@@ -98,9 +97,9 @@ TEST(folds_are_unicode) {
 
 TEST(many_classes) {
     enum { MANY = 50000 };
-    static char           text[2][MANY][16];
-    static const char    *list[2][MANY];
-    struct cr_class_match m;
+    static char        text[2][MANY][16];
+    static const char *list[2][MANY];
+    OWNED(class_match) m = {0};
     for (int i = 0; i < MANY; i++) {
         snprintf(text[0][i], 16, "Class %d", i);
         snprintf(text[1][i], 16, "class %d", (i + 7) % MANY);
@@ -110,16 +109,12 @@ TEST(many_classes) {
     REQUIRE_OK(cr_class_match(list[0], MANY, list[1], MANY, true, &m)); /* comparing all pairs would take minutes */
     CHECK_INT(m.relation, CR_CLASSES_PERMUTED);
     for (int i = 0; i < MANY; i++) CHECK_INT(m.to[i], (i + MANY - 7) % MANY);
-    cr_class_match_free(&m);
 }
 
 TEST(lack_of_memory) {
     for_each_failing_alloc(f, .least = 4) {
-        struct cr_class_match m = {0};
-        failing_alloc_begin(&f);
-        cr_status status = cr_class_match(LIST("B", "a"), LIST("A", "b"), true, &m);
-        failing_alloc_end(&f, status);
-        cr_class_match_free(&m);
+        OWNED(class_match) m = {0};
+        failing_alloc_run(&f, cr_class_match(LIST("B", "a"), LIST("A", "b"), true, &m));
     }
 }
 
@@ -128,7 +123,6 @@ TEST(lack_of_memory) {
 enum { SAMPLES = 9 };
 
 TEST(labels_are_renumbered) {
-    char              name[64];
     OWNED(dataset)    set = NULL;
     struct cr_loader *loader;
     struct cr_batch   batch;
@@ -136,8 +130,7 @@ TEST(labels_are_renumbered) {
     OWNED(floats)     weights = NULL;
     folder_open();
     for (int i = 0; i < SAMPLES; i++) { /* image i has the colour i + 1; classes a, b, c have 2, 3 and 4 images */
-        snprintf(name, sizeof name, "%s/%03d.png", i < 2 ? "a" : i < 5 ? "b" : "c", i);
-        put_image(tmp_path, name, 8, 8, i + 1);
+        put_image(tmp_path, formatted("%s/%03d.png", i < 2 ? "a" : i < 5 ? "b" : "c", i), 8, 8, i + 1);
     }
     REQUIRE_OK(open_folder(&set));
     const uint64_t fingerprint = cr_dataset_fingerprint(set);
@@ -176,14 +169,14 @@ TEST(labels_are_renumbered) {
 
 TEST(rows_are_renumbered) {
     enum { CLASSES = 40 }; /* two words */
-    char           path[SUPPORT_PATH], *csv;
+    char          *csv;
     OWNED(dataset) set  = NULL;
     OWNED(text)    text = {0};
     int            to[CLASSES];
     folder_open();
     for (int k = 0; k < CLASSES; k++) {
         cr_text_add(&text, "%02d.png,l%02d;l%02d\n", k, k, (k + 1) % CLASSES);
-        put_image(tmp_path, text_into(path, "%02d.png", k), 8, 8, 1);
+        put_image(tmp_path, formatted("%02d.png", k), 8, 8, 1);
     }
     csv = text.data;
     write_bytes(in_folder("train.csv"), csv, text.length);

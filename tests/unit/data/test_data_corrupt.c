@@ -1,7 +1,6 @@
 /* tests/unit/data/test_data_corrupt.c: images that cannot be read: skipped, replaced and counted, or named, independent
  * of the workers. */
 #include "tests/harness/loader_support.h"
-#include "tests/harness/owned.h"
 
 TEST(skipped_images_are_replaced_and_counted) {
     write_set();
@@ -120,12 +119,8 @@ TEST(fatal_names_the_first_image) {
 }
 
 TEST(no_readable_image_is_an_error) {
-    char name[64];
     folder_open();
-    for (int i = 0; i < 8; i++) {
-        snprintf(name, sizeof name, "%c/%d.jpg", "ab"[i % 2], i);
-        put_text(tmp_path, name, "nonsense");
-    }
+    for (int i = 0; i < 8; i++) put_text(tmp_path, formatted("%c/%d.jpg", "ab"[i % 2], i), "nonsense");
     OWNED(dataset) set = NULL;
     REQUIRE_OK(open_folder(&set));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 4, 2);

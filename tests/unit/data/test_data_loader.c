@@ -2,7 +2,6 @@
  * every evaluation sample once. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
-#include "tests/harness/owned.h"
 
 #include <time.h>
 
@@ -297,8 +296,6 @@ TEST(failing_allocations_are_reported) {
             failing_alloc_end(&f, status);
         }
 }
-
-/* ---- memory of a device ---- */
 
 static int reserved, released;
 

@@ -4,17 +4,12 @@
 
 #include "data/source.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 
 /* ---- folders ---- */
 
 static void put_flat(int classes, int each) {
-    char name[128];
     for (int c = 0; c < classes; c++)
-        for (int i = 0; i < each; i++) {
-            snprintf(name, sizeof name, "class%c/%03d.png", 'A' + c, i);
-            put_image(tmp_path, name, 5, 4, c * 40 + i);
-        }
+        for (int i = 0; i < each; i++) put_image(tmp_path, formatted("class%c/%03d.png", 'A' + c, i), 5, 4, c * 40 + i);
 }
 
 TEST(folders_are_listed_in_order) {
@@ -202,7 +197,6 @@ TEST(synthetic_is_a_function_of_seed_and_sample) {
           cr_dataset_fingerprint(a) != cr_dataset_fingerprint(c));
 }
 
-/* Each format, with the n-th allocation failing for every n. */
 TEST(failing_allocations_are_reported) {
     folder_open();
     put_flat(2, 3);

@@ -1,12 +1,10 @@
 /* tests/unit/data/test_folder_cache.c: stored lists of folders. The names of the images
  * are the same with a stored list, without a list and with a damaged list, and are up to date after each change of the
  * folders. The test compares them with the names of the files that it has created. */
-#include "config/config.h"
 #include "data/source.h"
 #include "data/source/folder_list.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 
 #include <dirent.h>
 #include <sys/wait.h>
@@ -18,26 +16,25 @@ static char all[SUPPORT_PATH], cache[SUPPORT_PATH];
 /* Class a: a/i.jpg. Class b: b/i.jpg of even i, b/deep/i.jpg of odd i, and a file of another format. One file more: the
  * class a has EACH + 1. */
 static void make_images(const char *root) {
-    char first[SUPPORT_PATH], path[SUPPORT_PATH];
+    const char *const first = formatted("%s/a/first.jpg", root);
     CHECK(mkdir(root, 0777) == 0);
-    CHECK(mkdir(text_into(path, "%s/a", root), 0777) == 0);
-    CHECK(mkdir(text_into(path, "%s/b", root), 0777) == 0);
-    CHECK(mkdir(text_into(path, "%s/b/deep", root), 0777) == 0);
-    write_bytes(text_into(path, "%s/b/x.gif", root), "x", 1);
-    write_bytes(text_into(first, "%s/a/first.jpg", root), "x", 1);
+    CHECK(mkdir(formatted("%s/a", root), 0777) == 0);
+    CHECK(mkdir(formatted("%s/b", root), 0777) == 0);
+    CHECK(mkdir(formatted("%s/b/deep", root), 0777) == 0);
+    write_bytes(formatted("%s/b/x.gif", root), "x", 1);
+    write_bytes(first, "x", 1);
     for (int i = 0; i < 2 * EACH; i++)
-        if (link(first, text_into(path, "%s/%s/%d.jpg", root, i < EACH ? "a" : i % 2 ? "b/deep" : "b", i)) != 0)
-            TEST_FAIL_("%s: %s", path, strerror(errno));
+        if (link(first, formatted("%s/%s/%d.jpg", root, i < EACH ? "a" : i % 2 ? "b/deep" : "b", i)) != 0)
+            TEST_FAIL_("%s: %d: %s", root, i, strerror(errno));
 }
 
 static cr_status open_set(const char *root, double fraction, enum cr_split split, struct cr_dataset **set) {
-    char              of_root[SUPPORT_PATH], of_fraction[64];
+    char              of_fraction[64];
     OWNED(config)     config = NULL;
-    const char *const keys[] = {"data.kind=folder", text_into(of_root, "data.root=%s", root), of_fraction};
+    const char *const keys[] = {"data.kind=folder", formatted("data.root=%s", root), of_fraction};
     snprintf(of_fraction, sizeof of_fraction, "data.val_fraction=%g", fraction);
     CR_TRY(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
-    const cr_status status = cr_dataset_open(config, split, set);
-    return status;
+    return cr_dataset_open(config, split, set);
 }
 
 /* Number of images, or -1; *fingerprint: of their names. */
@@ -74,21 +71,20 @@ static bool is_stored(const char *root, char path[CR_PATH_MAX]) {
 static const char *const roots[] = {"same", "other", "removed", "renamed", "deep", "class", "replaced", "linked"};
 
 TEST(recent_folders_are_not_stored) {
-    char path[SUPPORT_PATH], target[SUPPORT_PATH];
     make_folder(all);
     make_folder(cache);
     setenv("CRESNET_CACHE", cache, 1);
-    for (size_t i = 0; i < CR_COUNT(roots); i++) make_images(text_into(path, "%s/%s", all, roots[i]));
-    text_into(target, "%s/same/a/first.jpg", all);
-    CHECK(symlink(target, text_into(path, "%s/linked/a/link.jpg", all)) == 0);
-    write_bytes(text_into(path, "%s/same/b/new", all), "x", 1);
+    for (size_t i = 0; i < CR_COUNT(roots); i++) make_images(formatted("%s/%s", all, roots[i]));
+    CHECK(symlink(formatted("%s/same/a/first.jpg", all), formatted("%s/linked/a/link.jpg", all)) == 0);
+    const char *path = formatted("%s/same/b/new", all);
+    write_bytes(path, "x", 1);
     CHECK(unlink(path) == 0);
-    text_into(path, "%s/same", all);
+    path = formatted("%s/same", all);
     CHECK_INT(count_of(path, 0.5, CR_SPLIT_TRAIN, NULL), HALF);
     CHECK(!is_stored(path, NULL));
     usleep(WAIT_US);
     for (size_t i = 0; i < CR_COUNT(roots); i++) {
-        text_into(path, "%s/%s", all, roots[i]);
+        path              = formatted("%s/%s", all, roots[i]);
         const bool linked = strcmp(roots[i], "linked") == 0;
         CHECK_INT(count_of(path, 0.5, CR_SPLIT_TRAIN, NULL) + count_of(path, 0.5, CR_SPLIT_VAL, NULL), IMAGES + linked);
         CHECK_INT(is_stored(path, NULL), !linked); /* what a link leads to cannot be checked */
@@ -98,8 +94,7 @@ TEST(recent_folders_are_not_stored) {
 /* With a stored list, without a cache, and when the cache folder cannot be written. */
 TEST(stored_list_gives_the_same_images) {
     static const double fractions[] = {0.5, 0.1};
-    char                path[SUPPORT_PATH];
-    text_into(path, "%s/same", all);
+    const char *const   path        = formatted("%s/same", all);
     for (size_t i = 0; i < 2 * CR_COUNT(fractions); i++) {
         const double        fraction = fractions[i / 2];
         const enum cr_split split    = i % 2 ? CR_SPLIT_VAL : CR_SPLIT_TRAIN;
@@ -117,10 +112,10 @@ TEST(stored_list_gives_the_same_images) {
 }
 
 TEST(names_are_those_of_the_folder) {
-    char               path[SUPPORT_PATH], name[SUPPORT_PATH], want[SUPPORT_PATH];
+    char               name[SUPPORT_PATH];
     struct cr_dataset *set;
     bool              *seen;
-    text_into(path, "%s/same", all);
+    const char *const  path = formatted("%s/same", all);
     CHECK(is_stored(path, NULL));
     seen = cr_alloc(2 * EACH, sizeof *seen);
     for (int split = 0; split < 2; split++) {
@@ -129,8 +124,7 @@ TEST(names_are_those_of_the_folder) {
             set->ops->name(set, i, name, sizeof name);
             const int number = atoi(strrchr(name, '/') + 1);
             if (!strcmp(strrchr(name, '/'), "/first.jpg")) continue;
-            text_into(want, "%s/%s/%d.jpg", path, number < EACH ? "a" : number % 2 ? "b/deep" : "b", number);
-            CHECK_STR(name, want);
+            CHECK_STR(name, formatted("%s/%s/%d.jpg", path, number < EACH ? "a" : number % 2 ? "b/deep" : "b", number));
             CHECK_INT(set->ops->label(set, i), number >= EACH);
             CHECK(!seen[number]);
             seen[number] = true;
@@ -144,19 +138,18 @@ TEST(names_are_those_of_the_folder) {
 /* ---- changes, damage ---- */
 
 static void change(const char *root) {
-    char from[SUPPORT_PATH], to[SUPPORT_PATH], path[SUPPORT_PATH];
-    text_into(path, "%s/%s", all, root);
-    text_into(from, "%s/a/7.jpg", path);
+    const char *const path = formatted("%s/%s", all, root), *from = formatted("%s/a/7.jpg", path);
     if (!strcmp(root, "removed")) CHECK(unlink(from) == 0);
-    if (!strcmp(root, "renamed")) CHECK(rename(from, text_into(to, "%s/a/other.jpg", path)) == 0);
-    if (!strcmp(root, "deep")) CHECK(link(from, text_into(to, "%s/b/deep/more.jpg", path)) == 0);
+    if (!strcmp(root, "renamed")) CHECK(rename(from, formatted("%s/a/other.jpg", path)) == 0);
+    if (!strcmp(root, "deep")) CHECK(link(from, formatted("%s/b/deep/more.jpg", path)) == 0);
     if (!strcmp(root, "class")) {
-        CHECK(mkdir(text_into(to, "%s/c", path), 0777) == 0);
-        CHECK(link(from, text_into(to, "%s/c/1.jpg", path)) == 0);
+        CHECK(mkdir(formatted("%s/c", path), 0777) == 0);
+        CHECK(link(from, formatted("%s/c/1.jpg", path)) == 0);
     }
     if (!strcmp(root, "replaced")) { /* the folder of another dataset, with its old times */
-        CHECK(rename(text_into(from, "%s/b/deep", path), text_into(to, "%s/gone", all)) == 0);
-        CHECK(rename(text_into(to, "%s/other/b/deep", all), from) == 0);
+        from = formatted("%s/b/deep", path);
+        CHECK(rename(from, formatted("%s/gone", all)) == 0);
+        CHECK(rename(formatted("%s/other/b/deep", all), from) == 0);
     }
 }
 
@@ -165,10 +158,9 @@ TEST(changed_folders_are_listed_again) {
         const char *root;
         int         more;
     } cases[] = {{"replaced", 0}, {"removed", -1}, {"renamed", 0}, {"deep", 1}, {"class", 1}};
-    char     path[SUPPORT_PATH];
     uint64_t before, after;
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        text_into(path, "%s/%s", all, cases[i].root);
+        const char *const path = formatted("%s/%s", all, cases[i].root);
         CHECK(is_stored(path, NULL));
         count_of(path, 0.5, CR_SPLIT_VAL, &before);
         change(cases[i].root);
@@ -179,10 +171,10 @@ TEST(changed_folders_are_listed_again) {
 }
 
 TEST(damaged_lists_are_replaced) {
-    char     path[SUPPORT_PATH], file[CR_PATH_MAX];
-    size_t   length, again;
-    uint64_t want, got;
-    text_into(path, "%s/same", all);
+    char              file[CR_PATH_MAX];
+    size_t            length, again;
+    uint64_t          want, got;
+    const char *const path = formatted("%s/same", all);
     CHECK(is_stored(path, file));
     OWNED(bytes) good = read_bytes(file, &length);
     count_of(path, 0.5, CR_SPLIT_TRAIN, &want);
@@ -203,10 +195,10 @@ TEST(damaged_lists_are_replaced) {
 }
 
 TEST(processes_may_store_at_the_same_time) {
-    char  path[SUPPORT_PATH], file[CR_PATH_MAX];
-    pid_t child[4];
-    int   status, files = 0;
-    text_into(path, "%s/same", all);
+    char              file[CR_PATH_MAX];
+    pid_t             child[4];
+    int               status, files = 0;
+    const char *const path = formatted("%s/same", all);
     CHECK(is_stored(path, file));
     CHECK(unlink(file) == 0);
     fflush(stdout);
@@ -226,17 +218,14 @@ TEST(processes_may_store_at_the_same_time) {
 }
 
 TEST(opening_survives_failing_allocations) {
-    char               path[SUPPORT_PATH];
     struct cr_dataset *set;
-    text_into(path, "%s/same", all);
+    const char *const  path = formatted("%s/same", all);
     for (int stored = 1; stored >= 0; stored--) {
         char file[CR_PATH_MAX];
         CHECK(is_stored(path, file));
         for_each_failing_alloc(f, .least = 10) {
             if (!stored) unlink(file);
-            failing_alloc_begin(&f);
-            const cr_status status = open_set(path, 0.5, CR_SPLIT_VAL, &set);
-            failing_alloc_end(&f, status);
+            const cr_status status = failing_alloc_run(&f, open_set(path, 0.5, CR_SPLIT_VAL, &set));
             if (status == CR_OK) cr_dataset_close(set);
         }
     }

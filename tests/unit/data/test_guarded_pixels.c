@@ -1,14 +1,9 @@
 /* tests/unit/data/test_guarded_pixels.c: readers and writers of pixels and encoded bytes, at every level, with buffers
  * that end at a page without access or begin after one. All levels and both sides give the same bytes. */
 #include "core/checksum/crc32c.h"
-#include "core/rng.h"
-#include "data/augment.h"
-#include "data/resize.h"
-#include "data/scratch.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/guard_pages.h"
 #include "tests/harness/image_support.h"
-#include "tests/harness/owned.h"
 
 #include <sys/wait.h>
 
@@ -49,8 +44,6 @@ TEST(guards_refuse_accesses) {
     }
 }
 
-/* ---- resizing ---- */
-
 static void draw_resize(struct cr_rng *rng, struct cr_resize *job, int k) {
     const int w = job->src_w, h = job->src_h;
     job->x = k % 3 ? cr_rng_real(rng) * w * 0.5 : 0;
@@ -79,12 +72,11 @@ static void resize_at(enum cr_cpu_level level) {
             job.src_stride       = (size_t)job.src_w * cr_format_bytes(format);
             draw_resize(&rng, &job, k);
             job.dst_stride      = (size_t)job.part_w * cr_format_bytes(format);
-            struct guarded from = noise(&rng, job.src_stride * (size_t)job.src_h, (enum guard_side)side);
+            OWNED(guarded) from = noise(&rng, job.src_stride * (size_t)job.src_h, (enum guard_side)side);
             OWNED(guarded) to   = guard_alloc(job.dst_stride * (size_t)job.part_h, (enum guard_side)side);
             job.src = from.bytes, job.dst = to.bytes;
             CHECK_STATUS(cr_resize_run(&job, &tables), CR_OK);
             check_same(level, (enum guard_side)side, k, to.bytes, to.count);
-            guard_free(&from);
         }
     }
     cr_free(tables.bytes);
@@ -127,9 +119,9 @@ static void prepare_one(enum cr_cpu_level level, enum guard_side side, int k) {
     const int              w       = fixed ? fixed : 1 + (int)cr_rng_below(&rng, 70);
     const int              h       = fixed ? fixed : 1 + (int)cr_rng_below(&rng, 70);
     const size_t           bytes   = (size_t)(w * h) * 3;
-    struct guarded         pixels  = noise(&rng, bytes, side);
+    OWNED(guarded)         pixels  = noise(&rng, bytes, side);
     OWNED(guarded)         out     = guard_alloc(cr_prepare_bytes(&prep), side);
-    struct cr_scratch      scratch = {0};
+    OWNED(scratch)         scratch = {0};
     int32_t                box[4];
     const struct cr_stored stored = {.format = CR_RGB8, .pixels = {w, h, pixels.bytes, CR_RGB8}};
     struct cr_lazy_image   lazy;
@@ -139,8 +131,6 @@ static void prepare_one(enum cr_cpu_level level, enum guard_side side, int k) {
     if (prep.crop != CR_CROP_NONE && prep.crop != CR_CROP_AUTO)
         CHECK_STATUS(cr_prepare_train_with(&prep, &lazy, 1, 2, k, &scratch, out.bytes, box, NULL), CR_OK);
     check_same(level, side, 2 * k + 1, out.bytes, out.count);
-    cr_scratch_free(&scratch);
-    guard_free(&pixels);
 }
 
 static void prepare_at(enum cr_cpu_level level) {
@@ -157,19 +147,16 @@ static void operations_at(enum cr_cpu_level level) {
             struct cr_rng          rng      = cr_rng_make(10, CR_RNG_TEST, (uint64_t)k, 3);
             const int              channels = k / 16 % 2 ? 1 : 3;
             const int              w = 1 + (int)cr_rng_below(&rng, 50), h = 1 + (int)cr_rng_below(&rng, 20);
-            struct guarded         rgb  = noise(&rng, (size_t)(w * h * channels), (enum guard_side)side);
+            OWNED(guarded)         rgb  = noise(&rng, (size_t)(w * h * channels), (enum guard_side)side);
             OWNED(guarded)         copy = guard_alloc(rgb.count, (enum guard_side)side);
             const struct cr_pixels p    = {rgb.bytes, copy.bytes, w, h, {1, 2, 3}, channels};
             cr_pixels_apply((enum cr_pixel_op)(k % 16), cr_rng_real(&rng), &p);
             check_same(level, (enum guard_side)side, k, rgb.bytes, rgb.count);
-            guard_free(&rgb);
         }
 }
 TEST(operations_on_pixels_stay_inside) {
     at_every_level(operations_at);
 }
-
-/* ---- encoded images ---- */
 
 static const char *const files[] = {
     "rgb.jpg",  "l.jpg", "l-progressive.jpg", "cmyk.jpg",           "1.png", "palette4.png",
@@ -198,8 +185,6 @@ static void decode_at(enum cr_cpu_level level) {
 TEST(decoders_stay_inside) {
     at_every_level(decode_at);
 }
-
-/* ---- checksums ---- */
 
 /* One bit after the other, from the definition. */
 static uint32_t crc_by_bits(const uint8_t *bytes, size_t count) {

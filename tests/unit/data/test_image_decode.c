@@ -3,23 +3,20 @@
 #include "tests/harness/image_boxes.h"
 
 #include "data/decode.h"
-#include "data/resize.h"
-#include "data/scratch.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 
 TEST(photos_match_pil) {
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
-    FILE *table = fopen(GOLDEN "photos.txt", "r");
+    OWNED(file) table = fopen(GOLDEN "photos.txt", "r");
     REQUIRE(table);
     struct cr_prepare  prep = {.size = 224, .eval_resize = 256};
     uint8_t           *out  = cr_alloc(224 * 224, 3);
-    char               name[128], path[SUPPORT_PATH];
+    char               name[128];
     int                width, height, seen = 0;
     unsigned long long want, want_eval;
     while (fscanf(table, "%127s %d %d %llx %llx", name, &width, &height, &want, &want_eval) == 5) {
-        OWNED(image) image = {0};
-        text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
+        OWNED(image)      image = {0};
+        const char *const path  = formatted("%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
         if (access(path, R_OK) != 0) continue;
         seen++;
         if (image_read(path, false, CR_RGB8, &image) != CR_OK) {
@@ -31,7 +28,6 @@ TEST(photos_match_pil) {
         CHECK_STATUS(cr_prepare_eval(&prep, &image, out), CR_OK);
         if (sum_bytes(out, 224 * 224 * 3) != want_eval) TEST_FAIL_("%s: other pixels than torchvision's", name);
     }
-    fclose(table);
     cr_free(out);
     if (!seen) SKIP("no imagenet-sample-jpegs");
     CHECK_INT(seen, 40);
@@ -42,38 +38,35 @@ TEST(photos_match_pil) {
 /* Boxes of a file are bitwise identical to the same part of the whole image. */
 static void check_boxes_of(const char *path, int times) {
     struct cr_stored stored = {0};
-    struct cr_image  whole;
-    OWNED(bytes)     bytes = read_bytes(path, &stored.count);
-    struct cr_rng    rng   = cr_rng_make(1, CR_RNG_TEST, stored.count, 0);
+    OWNED(image)     whole  = {0};
+    OWNED(bytes)     bytes  = read_bytes(path, &stored.count);
+    struct cr_rng    rng    = cr_rng_make(1, CR_RNG_TEST, stored.count, 0);
     REQUIRE(bytes);
     REQUIRE_OK(image_decode(bytes, stored.count, path, &whole));
     stored.bytes = bytes;
     check_boxes(path, &stored, &whole, &rng, times);
-    cr_image_free(&whole);
 }
 
 TEST(boxes_equal_the_whole_image) {
-    FILE *table = fopen(GOLDEN "decode.txt", "r");
+    OWNED(file) table = fopen(GOLDEN "decode.txt", "r");
     REQUIRE(table);
     char               name[128];
     int                width, height;
     unsigned long long sum;
     while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &sum) == 4) check_boxes_of(in_golden(name), 40);
-    fclose(table);
 }
 
 /* Calls `each` with every photo; false when there are none. */
 static bool for_each_photo(void (*each)(const char *path)) {
-    FILE *table = test_data_dir() ? fopen(GOLDEN "photos.txt", "r") : NULL;
-    char  name[128], path[SUPPORT_PATH];
-    int   seen = 0;
+    OWNED(file) table = test_data_dir() ? fopen(GOLDEN "photos.txt", "r") : NULL;
+    char        name[128];
+    int         seen = 0;
     while (table && fscanf(table, "%127s %*d %*d %*x %*x", name) == 1) {
-        text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
+        const char *const path = formatted("%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
         if (access(path, R_OK) != 0) continue;
         each(path);
         seen++;
     }
-    if (table) fclose(table);
     return seen > 0;
 }
 
@@ -97,7 +90,7 @@ static int    scaled_seen[4];
 /* Compares the scaled window, resized, with the same part of the whole image. */
 static void compare_scaled(const char *path, const struct cr_image *whole, const int box[4],
                            const struct cr_window *window, int least) {
-    uint8_t         *a = cr_alloc((size_t)least * least, 3), *b = cr_alloc((size_t)least * least, 3);
+    OWNED(bytes)     a = cr_alloc((size_t)least * least, 3), b = cr_alloc((size_t)least * least, 3);
     struct cr_buffer tables = {0};
     struct cr_resize job    = {.src        = window->rgb,
                                .src_w      = window->width,
@@ -121,17 +114,15 @@ static void compare_scaled(const char *path, const struct cr_image *whole, const
         TEST_FAIL_("%s, box %d %d %d %d to %d: mean difference %.2f", path, box[0], box[1], box[2], box[3], least,
                    difference);
     cr_free(tables.bytes);
-    cr_free(a);
-    cr_free(b);
 }
 
 static void check_scaled(const char *path) {
-    static const int  leasts[] = {16, 33, 64, 100};
-    struct cr_scratch scratch  = {0};
-    struct cr_image   whole;
-    size_t            count;
-    OWNED(bytes)      bytes = read_bytes(path, &count);
-    struct cr_rng     rng   = cr_rng_make(2, CR_RNG_TEST, count, 0);
+    static const int leasts[] = {16, 33, 64, 100};
+    OWNED(scratch)   scratch  = {0};
+    OWNED(image)     whole    = {0};
+    size_t           count;
+    OWNED(bytes)     bytes = read_bytes(path, &count);
+    struct cr_rng    rng   = cr_rng_make(2, CR_RNG_TEST, count, 0);
     REQUIRE(bytes);
     REQUIRE_OK(image_decode(bytes, count, path, &whole));
     for (int k = 0; k < 24; k++) {
@@ -152,8 +143,6 @@ static void check_scaled(const char *path) {
         scaled_seen[scale == 1 ? 0 : scale == 2 ? 1 : scale == 4 ? 2 : 3]++;
         compare_scaled(path, &whole, box, &window, least);
     }
-    cr_image_free(&whole);
-    cr_scratch_free(&scratch);
 }
 
 /* A box far larger than its output may be decoded at a smaller scale: the result differs little and has the right
@@ -170,9 +159,9 @@ TEST(scaled_boxes_differ_little) {
 TEST(damage_after_a_box_is_found) {
     static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "l.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
-        size_t            count;
-        struct cr_scratch scratch = {0};
-        OWNED(bytes)      bytes   = read_bytes(in_golden(names[n]), &count);
+        size_t         count;
+        OWNED(scratch) scratch = {0};
+        OWNED(bytes)   bytes   = read_bytes(in_golden(names[n]), &count);
         REQUIRE(bytes);
         for (size_t cut = count - 8; cut < count - 4; cut++)
             for (int proven = 0; proven < 2; proven++) {
@@ -184,7 +173,6 @@ TEST(damage_after_a_box_is_found) {
                 CHECK_STATUS(cr_lazy_image_window(&image, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
                 if (!proven) CHECK_HAS(cr_error_message(), "cut.jpg");
             }
-        cr_scratch_free(&scratch);
     }
 }
 
@@ -272,13 +260,11 @@ TEST(written_png_reads_back) {
     const char      *path       = in_folder("a.png");
     static const int sizes[][2] = {{1, 1}, {17, 3}, {64, 200}};
     for (size_t i = 0; i < CR_COUNT(sizes); i++) {
-        struct cr_image image = make_image(sizes[i][0], sizes[i][1]), back;
+        OWNED(image) image = make_image(sizes[i][0], sizes[i][1]), back = {0};
         REQUIRE_OK(cr_image_write_png(path, image.rgb, image.width, image.height));
         REQUIRE_OK(image_read(path, false, CR_RGB8, &back));
         CHECK(back.width == image.width && back.height == image.height);
         CHECK(memcmp(back.rgb, image.rgb, (size_t)image.width * image.height * 3) == 0);
-        cr_image_free(&image);
-        cr_image_free(&back);
     }
     CHECK_STATUS(cr_image_write_png("/nonexistent/a.png", (const uint8_t *)"abc", 1, 1), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "/nonexistent/a.png");
@@ -292,8 +278,7 @@ TEST(failing_allocations_are_reported) {
         const char *path = in_golden(names[n]);
         for_each_failing_alloc(f, .least = 2) {
             OWNED(image) image = {0};
-            failing_alloc_begin(&f);
-            failing_alloc_end(&f, image_read(path, false, CR_RGB8, &image));
+            failing_alloc_run(&f, image_read(path, false, CR_RGB8, &image));
         }
     }
 }

@@ -2,11 +2,6 @@
  * network. The truth is EXIF's own definition: which side of the upright image row 0 and column 0 are. */
 #include "tests/harness/image_boxes.h"
 #include "tests/harness/jpeg_support.h"
-#include "tests/harness/owned.h"
-
-#include "data/augment.h"
-#include "data/decode.h"
-#include "data/scratch.h"
 
 enum { WIDTH = 75, HEIGHT = 42, EXIF_BYTES = 200 };
 
@@ -32,8 +27,6 @@ static struct cr_image upright(const struct cr_image *stored, int orientation) {
         }
     return out;
 }
-
-/* ---- files ---- */
 
 static void put16(uint8_t *b, uint32_t v, bool big) {
     b[big ? 1 : 0] = (uint8_t)v;
@@ -143,7 +136,7 @@ static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     const double far_y = s.row_at_end ? from.height - from.y - from.h : from.y;
     CHECK(to.x == (s.column ? far_y : far_x) && to.y == (s.column ? far_x : far_y));
     CHECK(to.w == (s.column ? from.h : from.w) && to.h == (s.column ? from.w : from.h));
-    struct cr_image packed = {from.width, from.height, cr_alloc((size_t)from.width * (size_t)from.height, 3), CR_RGB8};
+    OWNED(image) packed = {from.width, from.height, cr_alloc((size_t)from.width * (size_t)from.height, 3), CR_RGB8};
     for (int r = 0; r < from.height; r++)
         memcpy(packed.rgb + (size_t)r * (size_t)from.width * 3, from.rgb + (size_t)r * from.stride,
                (size_t)from.width * 3);
@@ -151,7 +144,6 @@ static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     for (int r = 0; r < want.height; r++)
         CHECK(!memcmp(to.rgb + (size_t)r * to.stride, want.rgb + (size_t)r * (size_t)want.width * 3,
                       (size_t)want.width * 3));
-    cr_image_free(&packed);
 }
 
 /* JPEG: baseline or progressive, both byte orders. PNG: both byte orders, the chunk before or after the pixels. */
@@ -163,9 +155,8 @@ static void all_orientations(bool png) {
         size_t                 count;
         const struct jpeg_form form = {.h = 2, .v = 2, .quality = 75, .progressive = k % 2};
         uint8_t      tiff[EXIF_BYTES], *bytes = png ? make_png(&image, &count) : write_jpeg(&form, &image, 3, &count);
-        const size_t size = make_tiff(tiff, orientation, k / 2 % 2);
-        struct cr_image stored;
-        char            name[SUPPORT_PATH];
+        const size_t size   = make_tiff(tiff, orientation, k / 2 % 2);
+        OWNED(image) stored = {0};
         if (png)
             add_chunk(&bytes, &count, tiff, size, k % 2);
         else
@@ -173,14 +164,12 @@ static void all_orientations(bool png) {
         CHECK_INT(cr_exif_orientation(bytes, count), orientation);
         REQUIRE_OK(image_decode(bytes, count, "plain", &stored));
         CHECK(!png || memcmp(stored.rgb, image.rgb, (size_t)WIDTH * HEIGHT * 3) == 0);
-        struct cr_image want = upright(&stored, orientation);
-        text_into(name, "%s, orientation %d, form %d", png ? "PNG" : "JPEG", orientation, k % 4);
+        OWNED(image)      want = upright(&stored, orientation);
+        const char *const name = formatted("%s, orientation %d, form %d", png ? "PNG" : "JPEG", orientation, k % 4);
         check_whole(bytes, count, true, &want, name);
         check_whole(bytes, count, false, &stored, "data.exif = no");
         check_boxes(name, &(struct cr_stored){.bytes = bytes, .count = count, .exif = true}, &want, &rng, 20);
         if (!png) check_reduced(bytes, count, orientation);
-        cr_image_free(&stored);
-        cr_image_free(&want);
         cr_free(bytes);
     }
 }
@@ -198,10 +187,10 @@ TEST(prepared_images_are_those_of_the_upright_image) {
     const struct cr_prepare train = {
         .size = 20, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {0.75, 1.33}, .hflip = 0.5};
     for (int orientation = 1; orientation <= 8; orientation++) {
-        size_t          count, plain_count;
-        struct cr_image oriented = upright(&image, orientation);
-        uint8_t         tiff[EXIF_BYTES], *bytes = make_png(&image, &count), *plain = make_png(&oriented, &plain_count);
-        struct cr_scratch scratch = {0};
+        size_t         count, plain_count;
+        OWNED(image)   oriented = upright(&image, orientation);
+        uint8_t        tiff[EXIF_BYTES], *bytes = make_png(&image, &count), *plain = make_png(&oriented, &plain_count);
+        OWNED(scratch) scratch = {0};
         add_chunk(&bytes, &count, tiff, make_tiff(tiff, orientation, true), false);
         const struct cr_stored stored[] = {{.bytes = bytes, .count = count, .exif = true},
                                            {.bytes = plain, .count = plain_count, .exif = true}};
@@ -218,14 +207,10 @@ TEST(prepared_images_are_those_of_the_upright_image) {
             }
             CHECK(!memcmp(out[0], out[1], sizeof out[0]) && !memcmp(box[0], box[1], sizeof box[0]));
         }
-        cr_scratch_free(&scratch);
-        cr_image_free(&oriented);
         cr_free(bytes);
         cr_free(plain);
     }
 }
-
-/* ---- damaged blocks ---- */
 
 /* The orientation of a JPEG whose EXIF block has the first `size` bytes of `tiff`; memory of the exact size, so that a
  * sanitizer sees every read outside. */
@@ -237,8 +222,7 @@ static int orientation_of(const uint8_t *tiff, size_t size) {
     put16(segment + 2, (uint32_t)size + 8, true);
     memcpy(segment + 10, tiff, size);
     insert(&bytes, &count, 2, segment, size + 10);
-    const int found = cr_exif_orientation(bytes, count);
-    return found;
+    return cr_exif_orientation(bytes, count);
 }
 
 TEST(damaged_blocks_are_ignored) {

@@ -1,12 +1,7 @@
 /* tests/unit/data/test_image_fit.c: images that are shown whole (data.fit = squash, letterbox): evaluation against
  * Pillow (tests/golden/data/make.py), random crops against crops of an image that was squashed or padded before. */
-#include "data/augment.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
-#include "tests/harness/owned.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 #define MEAN_COLOUR                                                                                                    \
     { 124, 116, 104 }
@@ -15,7 +10,7 @@ TEST(evaluation_matches_pillow) {
     char               fit[16];
     int                w, h, height, width, seen = 0;
     unsigned long long want;
-    FILE              *file = fopen(GOLDEN "fit.txt", "r");
+    OWNED(file)        file = fopen(GOLDEN "fit.txt", "r");
     REQUIRE(file);
     while (fscanf(file, "%15s %d %d %d %d %llx", fit, &w, &h, &height, &width, &want) == 6) {
         struct cr_image   image = make_image(w, h);
@@ -36,7 +31,6 @@ TEST(evaluation_matches_pillow) {
         cr_image_free(&image);
         seen++;
     }
-    fclose(file);
     CHECK_INT(seen, 28);
 }
 
@@ -74,7 +68,6 @@ TEST(several_crops_need_the_fit_crop) {
 
 /* ---- random crops ---- */
 
-/* A square of the squashed image has the shape of the image. */
 TEST(squashed_boxes_have_the_shape_of_the_image) {
     struct cr_prepare prep = {.fit = CR_FIT_SQUASH, .scale = {0.25, 0.25}, .ratio = {1, 1}};
     struct cr_rng     rng  = cr_rng_make(3, CR_RNG_TEST, 0, 0);
@@ -90,7 +83,6 @@ TEST(squashed_boxes_have_the_shape_of_the_image) {
     CHECK(box[0] == 0 && box[2] == 1000 && box[1] == 15 && box[3] == 30);
 }
 
-/* A crop of everything is the image of an evaluation. */
 TEST(a_crop_of_everything_is_the_evaluation) {
     for (int fit = CR_FIT_SQUASH; fit <= CR_FIT_LETTERBOX; fit++) {
         struct cr_prepare prep  = {.size   = 24,
@@ -173,7 +165,6 @@ TEST(letterboxed_crops_are_those_of_the_padded_image) {
     compare_with_padded(150, 2, 200, 200);
 }
 
-/* A device shows no border: it gets only boxes within the image. */
 TEST(a_device_gets_boxes_within_the_image) {
     const struct cr_prepare prep    = {.size   = 20,
                                        .fit    = CR_FIT_LETTERBOX,

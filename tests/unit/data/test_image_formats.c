@@ -2,11 +2,8 @@
  * (tests/golden/data/make_formats.py): decoding, parts, orientation, resizing, packing, and operations on pixels. */
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
-#include "tests/harness/owned.h"
 
-#include "data/augment.h"
 #include "data/pack.h"
-#include "data/resize.h"
 #include "data/source.h"
 
 static const enum cr_pixel_format formats[] = {CR_RGB8, CR_GREY8, CR_RGBA8, CR_RGB16, CR_GREY16, CR_RGBA16};
@@ -23,7 +20,7 @@ static size_t image_bytes(const struct cr_image *image) {
 }
 
 TEST(decoded_images_match_pil) {
-    FILE              *table = fopen(GOLDEN "formats.txt", "r");
+    OWNED(file)        table = fopen(GOLDEN "formats.txt", "r");
     char               name[128];
     int                channels, bits, seen = 0;
     unsigned long long want;
@@ -43,7 +40,6 @@ TEST(decoded_images_match_pil) {
         if (sum_bytes(image.rgb, image_bytes(&image)) != want)
             TEST_FAIL_("%s: other pixels than PIL's with %d channels and %d bits", name, channels, bits);
     }
-    fclose(table);
     CHECK(seen >= 140);
 }
 
@@ -69,7 +65,7 @@ static struct cr_image waves(int w, int h, enum cr_pixel_format format) {
 static void check_resize(const struct cr_image *image, const double box[4], int out_w, int out_h,
                          unsigned long long want) {
     const size_t pixel = cr_format_bytes(image->format), bytes = (size_t)(out_w * out_h) * pixel;
-    uint8_t     *out = cr_alloc(bytes, 1), *mirrored = cr_alloc(bytes, 1);
+    OWNED(bytes) out = cr_alloc(bytes, 1), mirrored = cr_alloc(bytes, 1);
     const int    most = (int)cr_cpu_level();
     for (int level = CR_CPU_BASELINE; level <= most; level++) {
         (void)cr_cpu_set_level((enum cr_cpu_level)level);
@@ -87,12 +83,10 @@ static void check_resize(const struct cr_image *image, const double box[4], int 
             CHECK(!memcmp(out + i * pixel, mirrored + mirror * pixel, pixel));
         }
     }
-    cr_free(out);
-    cr_free(mirrored);
 }
 
 TEST(resized_images_match_pil) {
-    FILE              *table = fopen(GOLDEN "resize_formats.txt", "r");
+    OWNED(file)        table = fopen(GOLDEN "resize_formats.txt", "r");
     int                channels, bits, w, h, out_w, out_h, seen = 0;
     double             box[4];
     unsigned long long want;
@@ -104,7 +98,6 @@ TEST(resized_images_match_pil) {
         cr_image_free(&image);
         seen++;
     }
-    fclose(table);
     CHECK_INT(seen, 40);
 }
 
@@ -167,9 +160,9 @@ TEST(windows_of_files_are_parts) {
 TEST(orientations_move_whole_pixels) {
     for (size_t f = 0; f < CR_COUNT(formats); f++)
         for (int orientation = 1; orientation <= 8; orientation++) {
-            struct cr_scratch a = {0}, b = {0};
-            OWNED(image)      rgb   = waves(23, 11, CR_RGB8);
-            struct cr_window  first = {.rgb = rgb.rgb, .width = 23, .height = 11, .stride = 23 * 3}, second = first;
+            OWNED(scratch)   a = {0}, b = {0};
+            OWNED(image)     rgb   = waves(23, 11, CR_RGB8);
+            struct cr_window first = {.rgb = rgb.rgb, .width = 23, .height = 11, .stride = 23 * 3}, second = first;
             REQUIRE_OK(cr_orient_window(orientation, &a, &first));
             REQUIRE_OK(cr_convert_window(formats[f], &a, &first));
             REQUIRE_OK(cr_convert_window(formats[f], &b, &second));
@@ -178,12 +171,9 @@ TEST(orientations_move_whole_pixels) {
             for (int y = 0; y < first.height; y++)
                 CHECK(!memcmp(first.rgb + (size_t)y * first.stride, second.rgb + (size_t)y * second.stride,
                               (size_t)first.width * cr_format_bytes(formats[f])));
-            cr_scratch_free(&a);
-            cr_scratch_free(&b);
         }
 }
 
-/* An operation on a grey image is that on a coloured image whose channels are equal. */
 TEST(grey_operations_are_those_of_equal_channels) {
     enum { W = 17, H = 13 };
     for (int op = CR_PIXELS_IDENTITY; op <= CR_PIXELS_INVERT; op++) {

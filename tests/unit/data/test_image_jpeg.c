@@ -1,12 +1,9 @@
 /* tests/unit/data/test_image_jpeg.c: our JPEG decoder against libjpeg: files of every usual kind, generated here, whole
  * and in parts, have bitwise identical pixels; both decoders accept or refuse the same damaged files. */
 #include "tests/harness/jpeg_support.h"
-#include "tests/harness/owned.h"
 
-#include "core/rng.h"
 #include "data/decode.h"
 #include "data/image/jpeg.h"
-#include "data/scratch.h"
 #include "data/source.h"
 
 /* Checksum of the pixels of the box from one decoder. */

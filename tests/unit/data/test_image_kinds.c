@@ -5,9 +5,6 @@
 #include "tests/harness/image_support.h"
 
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
-
-#include <unistd.h>
 
 static bool has_webp(void) {
     char version[CR_WEBP_VERSION_BYTES];
@@ -23,15 +20,12 @@ static bool has_tiff(void) {
 
 /* Every image of webp.txt is bitwise identical to that of PIL, upright. */
 TEST(webp_images_match_pil) {
-    FILE *table = fopen(GOLDEN "webp.txt", "r");
+    OWNED(file) table = fopen(GOLDEN "webp.txt", "r");
     REQUIRE(table);
     char               name[128];
     int                width, height, seen = 0;
     unsigned long long want;
-    if (!has_webp()) {
-        fclose(table);
-        SKIP("a build without libwebp");
-    }
+    if (!has_webp()) SKIP("a build without libwebp");
     while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &want) == 4) {
         OWNED(image) image = {0};
         const char  *path  = in_golden(name);
@@ -44,7 +38,6 @@ TEST(webp_images_match_pil) {
             TEST_FAIL_("%s: %d x %d pixels, PIL has %d x %d", name, image.width, image.height, width, height);
         if (sum_bytes(image.rgb, (size_t)width * height * 3) != want) TEST_FAIL_("%s: other pixels than PIL's", name);
     }
-    fclose(table);
     CHECK_INT(seen, 8);
 }
 
@@ -117,7 +110,7 @@ static enum cr_pixel_format format_of(int channels, int bits) {
 
 /* Every image of tiff.txt, upright, in every format. */
 TEST(tiff_and_bmp_images_match_pil) {
-    FILE              *table = fopen(GOLDEN "tiff.txt", "r");
+    OWNED(file)        table = fopen(GOLDEN "tiff.txt", "r");
     char               name[128];
     int                channels, bits, width, height, seen = 0, unread = 0;
     unsigned long long want;
@@ -142,7 +135,6 @@ TEST(tiff_and_bmp_images_match_pil) {
         cr_image_free(&image);
         seen++;
     }
-    fclose(table);
     CHECK(seen + unread == 258 && (!has_tiff() || seen >= 252));
 }
 
@@ -215,18 +207,18 @@ TEST(damaged_tiffs_and_bmps_are_refused_in_silence) {
     static const struct {
         const char *name;
         bool        pixels_last;
-    } files[]  = {{"rgb.bmp", true},
-                  {"palette4.bmp", true},
-                  {"rgba.bmp", true},
-                  {"grey16-tiles-big.tif", true},
-                  {"rgb-planes-lzw.tif", true},
-                  {"jpeg-strips.tif", false},
-                  {"bilevel-g4.tif", false},
-                  {"palette.tif", false},
-                  {"rgb16-big.tif", false}};
-    FILE *file = tmpfile();
-    char  line[512];
-    int   foreign = 0;
+    } files[]        = {{"rgb.bmp", true},
+                        {"palette4.bmp", true},
+                        {"rgba.bmp", true},
+                        {"grey16-tiles-big.tif", true},
+                        {"rgb-planes-lzw.tif", true},
+                        {"jpeg-strips.tif", false},
+                        {"bilevel-g4.tif", false},
+                        {"palette.tif", false},
+                        {"rgb16-big.tif", false}};
+    OWNED(file) file = tmpfile();
+    char        line[512];
+    int         foreign = 0;
     REQUIRE(file);
     fflush(stderr);
     const int kept = dup(STDERR_FILENO);
@@ -238,7 +230,6 @@ TEST(damaged_tiffs_and_bmps_are_refused_in_silence) {
     rewind(file);
     while (fgets(line, sizeof line, file)) foreign += strncmp(line, "cresnet:", 8) != 0;
     CHECK_INT(foreign, 0);
-    fclose(file);
 }
 
 /* Writes a little-endian number of 4 bytes. */

@@ -3,16 +3,13 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/guard_pages.h"
 #include "tests/harness/image_support.h"
-#include "tests/harness/owned.h"
 #include "tests/unit/data/simde/image_resize_simde.h"
 
-#include "data/augment.h"
 #include "data/resize.h"
-#include "data/scratch.h"
 #include "data/source.h"
 
 TEST(resize_matches_pil) {
-    FILE *table = fopen(GOLDEN "resize.txt", "r");
+    OWNED(file) table = fopen(GOLDEN "resize.txt", "r");
     REQUIRE(table);
     int                w, h, out_w, out_h, seen = 0;
     double             x0, y0, x1, y1;
@@ -37,7 +34,6 @@ TEST(resize_matches_pil) {
         cr_free(mirrored);
         seen++;
     }
-    fclose(table);
     CHECK_INT(seen, 80);
 }
 
@@ -77,7 +73,7 @@ static void check_levels(int jobs, cr_status (*run)(const struct cr_resize *job,
         OWNED(image)     image = make_image(w, h);
         struct cr_resize job   = random_job(&rng, k, w, h);
         const size_t     bytes = job.dst_stride * (size_t)job.part_h;
-        struct guarded   want = guard_alloc(bytes, GUARD_AFTER), got = guard_alloc(bytes, GUARD_AFTER);
+        OWNED(guarded)   want = guard_alloc(bytes, GUARD_AFTER), got = guard_alloc(bytes, GUARD_AFTER);
         OWNED(guarded)   src = guard_copy(image.rgb, job.src_stride * (size_t)h, GUARD_AFTER);
         job.src = src.bytes, job.dst = want.bytes;
         CHECK(cr_cpu_set_level(CR_CPU_BASELINE));
@@ -92,8 +88,6 @@ static void check_levels(int jobs, cr_status (*run)(const struct cr_resize *job,
                            cr_format_channels(job.format), job.src_w, h, job.full_w, job.full_h, job.part_x, job.part_y,
                            job.part_w, job.part_h);
         }
-        guard_free(&want);
-        guard_free(&got);
     }
     CHECK(cr_cpu_set_level(used));
     cr_free(tables.bytes);
@@ -109,7 +103,7 @@ TEST(the_avx512_source_is_bitwise_identical_through_simde) {
 }
 
 TEST(evaluation_matches_torchvision) {
-    FILE *table = fopen(GOLDEN "eval.txt", "r");
+    OWNED(file) table = fopen(GOLDEN "eval.txt", "r");
     REQUIRE(table);
     int                w, h, short_side, crop, seen = 0;
     unsigned long long want;
@@ -125,7 +119,6 @@ TEST(evaluation_matches_torchvision) {
         cr_free(out);
         seen++;
     }
-    fclose(table);
     CHECK_INT(seen, 17);
 }
 

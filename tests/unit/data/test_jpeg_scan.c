@@ -2,16 +2,11 @@
  * completely (a file made of it anew has the same pixels), and batches are the same whoever decodes. */
 #include "tests/harness/jpeg_support.h"
 
-#include "data/augment.h"
-#include "data/decode.h"
 #include "data/image/jpeg.h"
 #include "data/source.h"
 #include "tests/harness/image_support.h"
-#include "tests/harness/owned.h"
 
 enum { DATA_BYTES = 4 << 20, IMAGES = 24 };
-
-/* ---- a file made of a scan ---- */
 
 static void put16(struct cr_text *out, int marker, int length) {
     const uint8_t head[] = {0xff, (uint8_t)marker, (uint8_t)(length >> 8), (uint8_t)length};
@@ -146,8 +141,6 @@ TEST(what_a_device_does_not_decode_stays) {
     CHECK(!makes_scan(&plain, grey, 0, DATA_BYTES));
     CHECK(!makes_scan(&plain, rgb, 0, 100)); /* no room */
 }
-
-/* ---- the loader ---- */
 
 static void write_photos(void) {
     static const struct jpeg_form forms[] = {{2, 2, 85, 90, 70, .restart = 0},

@@ -1,7 +1,6 @@
 /* tests/unit/data/test_load_need.c: cores and workers that loading needs, and the hint of a training that waits. The
  * figures are computed by hand. */
 #include "data/load_need.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 static const int64_t MS = 1000000;

@@ -2,10 +2,7 @@
  * makes the files of every kind, writes the pixels that the folder has after the resize, and reads what was stored. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/jpeg_support.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/packed_support.h"
-
-#include "core/rng.h"
 
 /* Decodes to RGB by libjpeg, and checks that the file is one that all decoders read fast. *components: of the file. */
 static struct cr_image read_jpeg(const uint8_t *bytes, size_t count, int *components) {
@@ -53,8 +50,7 @@ static cr_status pack_jpegs(const char *keys, const struct cr_pack_options *opti
     OWNED(dataset)        set = NULL;
     struct cr_pack_result result;
     CR_TRY(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET, keys));
-    cr_status status = cr_pack_dataset(set, in_folder("out.crpk"), options, &result);
-    return status;
+    return cr_pack_dataset(set, in_folder("out.crpk"), options, &result);
 }
 
 static void open_jpegs(struct cr_pack **out) {
@@ -82,8 +78,6 @@ static int largest_difference(const struct cr_image *a, const struct cr_image *b
     for (int i = 0; i < a->width * a->height * 3; i++) most = CR_MAX(most, abs(a->rgb[i] - b->rgb[i]));
     return most;
 }
-
-/* ---- images that are written again ---- */
 
 enum { PNGS = 6, SIDE = 48 };
 
@@ -137,8 +131,6 @@ TEST(stored_bytes_are_those_of_libjpeg) {
     }
 }
 
-/* ---- small images ---- */
-
 static const struct jpeg_form forms[] = {
     {.h = 2, .v = 2, .quality = 80},
     {.h = 1, .v = 1, .quality = 80},
@@ -164,21 +156,18 @@ enum { FORMS = CR_COUNT(forms), WIDTH = 45, HEIGHT = 32 };
 
 static void write_forms(void) {
     folder_open();
-    struct cr_image image = smooth_image(WIDTH, HEIGHT, false), line = smooth_image(WIDTH, HEIGHT, true);
+    OWNED(image) image = smooth_image(WIDTH, HEIGHT, false), line = smooth_image(WIDTH, HEIGHT, true);
     for (int i = 0; i < WIDTH * HEIGHT; i++) line.rgb[i] = line.rgb[3 * i]; /* one sample for each pixel */
     for (int i = 0; i < FORMS; i++) {
         size_t       count;
         OWNED(bytes) bytes = write_jpeg(&forms[i], forms[i].h ? &image : &line, forms[i].h ? 3 : 1, &count);
         write_bytes(path_of(i, "jpg"), bytes, count);
     }
-    cr_image_free(&image);
-    cr_image_free(&line);
 }
 
 /* Packs the forms with data.exif on or off and the number of channels, and compares each with its file. */
 static void check_forms(bool exif, int channels) {
-    char keys[64];
-    snprintf(keys, sizeof keys, "data.channels=%d", channels);
+    const char *const      keys    = formatted("data.channels=%d", channels);
     struct cr_pack_options options = {.jpeg_side = HEIGHT, .quality = 90, .workers = 2};
     OWNED(dataset)         set     = NULL;
     struct cr_pack_result  result;
@@ -194,8 +183,8 @@ static void check_forms(bool exif, int channels) {
         int32_t                 label;
         int                     components;
         size_t                  count;
-        struct cr_image         image;
-        OWNED(bytes)            file = read_bytes(path_of(i, "jpg"), &count);
+        OWNED(image)            image = {0};
+        OWNED(bytes)            file  = read_bytes(path_of(i, "jpg"), &count);
         REQUIRE_OK(cr_pack_read(pack, i, &entry, &bytes));
         const bool same   = entry.bytes == count && !memcmp(bytes, file, count);
         const bool turned = exif && form->orientation > 1, kept = is_plain(form) && !turned;
@@ -209,7 +198,6 @@ static void check_forms(bool exif, int channels) {
             /* one more rounding, and steps of hundreds in the file of quality 5 */
             CHECK(largest_difference(&stored, &image) <= (same ? 0 : 12));
         }
-        cr_image_free(&image);
     }
 }
 
@@ -257,8 +245,7 @@ TEST(failures_leave_no_file) {
     const char *path = in_folder("out.crpk");
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
     for_each_failing_alloc(f, .least = 8) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_pack_dataset(set, path, &options, &result));
+        failing_alloc_run(&f, cr_pack_dataset(set, path, &options, &result));
     }
     unlink(path);
     atomic_int             stop    = 2;

@@ -1,6 +1,5 @@
 /* tests/unit/data/test_packed.c: a packed dataset has the content of the folder, for any number of packing threads.
  * Invalid packed files: tests/unit/data/test_packed_corrupt.c. */
-#include "tests/harness/owned.h"
 #include "tests/harness/packed_support.h"
 
 TEST(packed_images_match_the_files) {
@@ -65,7 +64,6 @@ TEST(raw_images_prepare_as_the_files) {
     CHECK(reduced > 4 && kept > 4);
 }
 
-/* A dataset of pixels without files is packed as pixels. */
 TEST(datasets_without_files_are_packed_raw) {
     folder_open();
     OWNED(dataset)         a = NULL, b = NULL;

@@ -2,7 +2,6 @@
  * packing that fails or is stopped. */
 #include "core/checksum/crc32c.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/packed_support.h"
 
 /* ---- invalid files ---- */
@@ -40,8 +39,7 @@ static cr_status try_bytes(const uint8_t *bytes, size_t count) {
 /* The bytes of a small packed dataset; cr_free. */
 static uint8_t *pack_bytes(int raw, size_t *count) {
     make_pack(raw, 2);
-    uint8_t *bytes = read_bytes(in_folder("packed/train.crpk"), count);
-    return bytes;
+    return read_bytes(in_folder("packed/train.crpk"), count);
 }
 
 TEST(truncated_and_changed_files_are_refused) {
@@ -69,7 +67,6 @@ TEST(truncated_and_changed_files_are_refused) {
     }
 }
 
-/* Invalid numbers with valid checksums. */
 TEST(invalid_numbers_are_refused) {
     size_t       count;
     OWNED(bytes) good = pack_bytes(0, &count);
@@ -149,7 +146,6 @@ TEST(invalid_numbers_are_refused) {
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
 }
 
-/* An image that was changed after packing is treated as any corrupt image; the others are read. */
 TEST(changed_image_is_skipped) {
     size_t count;
     make_pack(18, 2);
@@ -237,13 +233,12 @@ TEST(file_cut_in_use_is_an_error) {
                                                 .workers  = workers,
                                                 .prefetch = 2,
                                                 .prepare  = {.size = 14, .crop = CR_CROP_PAD}};
-            struct cr_loader        *loader;
+            OWNED(loader)            loader  = NULL;
             struct cr_batch          batch;
             REQUIRE_OK(cr_loader_open(set, &options, &loader));
             CHECK_STATUS(cr_loader_next(loader, &batch), CR_ERR_IO);
             CHECK_HAS(cr_error_message(), "train.crpk: was cut off while it was read");
             CHECK_INT(cr_loader_corrupt(loader), 0);
-            cr_loader_close(loader);
         }
         CHECK_STATUS(cr_dataset_get(set, 3, &image, &label), CR_ERR_IO);
         CHECK_HAS(cr_error_message(), "train.crpk: was cut off while it was read");
@@ -323,14 +318,12 @@ TEST(failing_allocations_are_reported) {
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, FOLDER_SET));
     for_each_failing_alloc(f, .least = 4) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_pack_dataset(set, in_folder("x.crpk"), &options, &result));
+        failing_alloc_run(&f, cr_pack_dataset(set, in_folder("x.crpk"), &options, &result));
     }
     for_each_failing_alloc(f, .least = 4) {
         OWNED(config)  config = NULL;
         OWNED(dataset) opened = NULL;
         REQUIRE_OK(make_config(&config, "data.kind=packed", root_is(in_folder("packed"))));
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_dataset_open(config, CR_SPLIT_TRAIN, &opened));
+        failing_alloc_run(&f, cr_dataset_open(config, CR_SPLIT_TRAIN, &opened));
     }
 }

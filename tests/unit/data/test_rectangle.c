@@ -1,19 +1,12 @@
 /* tests/unit/data/test_rectangle.c: rectangular inputs: the pixels of evaluation and training images against those of
  * torchvision (tests/golden/data/make.py), erasing and mixing in the rectangle, the keys of [data]. */
-#include "data/augment.h"
-#include "graph/graph.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
-#include "tests/harness/owned.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 TEST(pixels_are_torchvisions) {
     int                w, h, height, width, cover, seen = 0;
     unsigned long long want;
-    FILE              *file = fopen(GOLDEN "rectangle.txt", "r");
+    OWNED(file)        file = fopen(GOLDEN "rectangle.txt", "r");
     REQUIRE(file);
     while (fscanf(file, "%d %d %d %d %d %llx", &w, &h, &height, &width, &cover, &want) == 6) {
         struct cr_image   image = make_image(w, h);
@@ -37,16 +30,15 @@ TEST(pixels_are_torchvisions) {
         cr_image_free(&image);
         seen++;
     }
-    fclose(file);
     CHECK_INT(seen, 8);
 }
 
 /* An image of one value, and the box of the result that has this value; the rest is black. */
 static void check_extreme(struct cr_prepare prep, int w, int h, int x, int y, int columns, int rows) {
-    const int       width = prep.width, value = 201;
-    struct cr_image image = {.width = w, .height = h, .rgb = cr_alloc((size_t)w * (size_t)h, 3)};
-    uint8_t        *out   = cr_alloc(cr_prepare_bytes(&prep), 1);
-    int             wrong = 0;
+    const int    width = prep.width, value = 201;
+    OWNED(image) image = {.width = w, .height = h, .rgb = cr_alloc((size_t)w * (size_t)h, 3)};
+    OWNED(bytes) out   = cr_alloc(cr_prepare_bytes(&prep), 1);
+    int          wrong = 0;
     REQUIRE(image.rgb && out);
     memset(image.rgb, value, (size_t)w * (size_t)h * 3);
     REQUIRE_OK(cr_prepare_eval(&prep, &image, out));
@@ -56,8 +48,6 @@ static void check_extreme(struct cr_prepare prep, int w, int h, int x, int y, in
         for (int c = 0; c < 3; c++) wrong += out[3 * i + c] != (inside ? value : 0);
     }
     if (wrong) TEST_FAIL_("%dx%d to %dx%d: %d bytes differ", w, h, prep.size, width, wrong);
-    cr_free(out);
-    cr_image_free(&image);
 }
 
 /* Where eval_resize times the width is less than the height, the covering rectangle still has a column. */

@@ -1,11 +1,8 @@
 /* tests/unit/data/test_tar_set.c: opening tar archives of every kind survives allocations that fail, and leaks nothing;
  * a sample that is read from a shortened archive is an error. */
-#include "config/config.h"
 #include "data/source.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
-
-#include <string.h>
 
 enum { STORED = 1200, WAIT_US = 3200000 };
 
@@ -31,9 +28,8 @@ static void add_text(FILE *tar, const char *name, const char *text) {
 }
 
 static FILE *begin(const char *folder, const char *name) {
-    char path[SUPPORT_PATH];
-    mkdir(text_into(path, "%s/%s", all, folder), 0777);
-    FILE *tar = fopen(text_into(path, "%s/%s/%s", all, folder, name), "wb");
+    mkdir(formatted("%s/%s", all, folder), 0777);
+    FILE *tar = fopen(formatted("%s/%s/%s", all, folder, name), "wb");
     CHECK(tar != NULL);
     return tar;
 }
@@ -44,8 +40,7 @@ static void end(FILE *tar) {
 }
 
 static void write_text(const char *folder, const char *name, const char *text) {
-    char path[SUPPORT_PATH];
-    write_bytes(text_into(path, "%s/%s/%s", all, folder, name), text, strlen(text));
+    write_bytes(formatted("%s/%s/%s", all, folder, name), text, strlen(text));
 }
 
 /* `samples` samples, of which every third has the label `first` and the others `second`, in .cls or .json. */
@@ -54,24 +49,20 @@ static void make_archive(const char *folder, const char *name, int samples, cons
     char  file[64];
     FILE *tar = begin(folder, (snprintf(file, sizeof file, "%s.tar", name), file));
     for (int i = 0; i < samples; i++) {
-        char member[100];
-        snprintf(member, sizeof member, "%s-%05d.jpg", name, i);
+        const char *member = formatted("%s-%05d.jpg", name, i);
         add_text(tar, member, "x");
-        snprintf(member, sizeof member, "%s-%05d.%s", name, i, ending);
+        member = formatted("%s-%05d.%s", name, i, ending);
         add_text(tar, member, i % 3 ? second : first);
     }
     end(tar);
 }
 
 static cr_status open_set(const char *folder, enum cr_split split, bool several, struct cr_dataset **set) {
-    char                    root[SUPPORT_PATH];
-    const struct cr_config *config;
-    const char *const       keys[] = {"data.kind=tar", text_into(root, "data.root=%s/%s", all, folder),
+    OWNED(config)     config = NULL;
+    const char *const keys[] = {"data.kind=tar", formatted("data.root=%s/%s", all, folder),
                                 several ? "data.multi_label=yes" : "data.multi_label=no"};
     CR_TRY(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
-    const cr_status status = cr_dataset_open(config, split, set);
-    cr_config_close(config);
-    return status;
+    return cr_dataset_open(config, split, set);
 }
 
 static void make_archives(void) {
@@ -89,13 +80,13 @@ static void make_archives(void) {
 
 /* ImageNet's own: an archive of archives, and images with a list. */
 static void make_imagenet(void) {
-    char        path[SUPPORT_PATH];
     size_t      count;
     FILE       *outer   = begin("imagenet", "ILSVRC2012_img_train.tar");
     const char *names[] = {"n00000001", "n00000002"};
     for (int k = 0; k < 2; k++) {
         make_archive("imagenet", names[k], 3, "txt", "", "");
-        uint8_t *inner = read_bytes(text_into(path, "%s/imagenet/%s.tar", all, names[k]), &count);
+        const char *const path  = formatted("%s/imagenet/%s.tar", all, names[k]);
+        uint8_t          *inner = read_bytes(path, &count);
         put(outer, strrchr(path, '/') + 1, inner, count);
         cr_free(inner);
         CHECK(unlink(path) == 0);
@@ -109,51 +100,33 @@ static void make_imagenet(void) {
     write_text("imagenet", "map_clsloc.txt", "n00000001 9 a\nn00000002 7 b\n");
 }
 
-TEST(archives_are_read) {
-    struct cr_dataset *set;
-    char               cache[SUPPORT_PATH];
-    make_archives();
-    make_imagenet();
-    setenv("CRESNET_CACHE", text_into(cache, "%s/cache", all), 1);
-    static const struct {
-        const char *folder;
-        int64_t     train, val;
-        int         classes;
-    } expected[] = {{"names", 6, 3, 2}, {"numbers", 6, 3, 3}, {"several", 6, 3, 2}, {"imagenet", 6, 2, 2}};
-    for (size_t i = 0; i < CR_COUNT(expected); i++)
-        for (int split = 0; split < 2; split++) {
-            CHECK_STATUS(open_set(expected[i].folder, (enum cr_split)split, i == 2, &set), CR_OK);
-            CHECK_INT(cr_dataset_count(set), split ? expected[i].val : expected[i].train);
-            CHECK_INT(cr_dataset_classes(set), expected[i].classes);
-            if (i == 1) CHECK_STR(cr_dataset_class_name(set, 2), "ape (2)");
-            cr_dataset_close(set);
-        }
-}
-
 TEST(opening_survives_failing_allocations) {
     static const char *const folders[] = {"names", "numbers", "several", "imagenet", "stored"};
     struct cr_dataset       *set;
+    make_archives();
+    make_imagenet();
+    setenv("CRESNET_CACHE", formatted("%s/cache", all), 1);
+    CHECK_STATUS(open_set("numbers", CR_SPLIT_TRAIN, false, &set), CR_OK);
+    CHECK_STR(cr_dataset_class_name(set, 2), "ape (2)"); /* the second class of this name */
+    cr_dataset_close(set);
     usleep(WAIT_US); /* the list of `stored` is then stored, and read when validation is opened */
     for (size_t i = 0; i < CR_COUNT(folders); i++)
         for (int split = 0; split < 2; split++) for_each_failing_alloc(f, .least = 20, .dense = 100, .stride = 30) {
-                failing_alloc_begin(&f);
-                const cr_status status = open_set(folders[i], (enum cr_split)split, i == 2, &set);
-                failing_alloc_end(&f, status);
+                const cr_status status =
+                    failing_alloc_run(&f, open_set(folders[i], (enum cr_split)split, i == 2, &set));
                 if (status == CR_OK) cr_dataset_close(set);
             }
 }
 
 TEST(a_shortened_archive_is_an_error) {
-    char               path[SUPPORT_PATH];
-    struct cr_dataset *set;
-    struct cr_image    image;
-    int32_t            label;
+    OWNED(dataset)  set = NULL;
+    struct cr_image image;
+    int32_t         label;
     CHECK_STATUS(open_set("names", CR_SPLIT_TRAIN, false, &set), CR_OK);
     CHECK_STATUS(cr_dataset_get(set, 5, &image, &label), CR_ERR_FORMAT); /* "x" is no image */
     cr_error_clear();
-    CHECK(truncate(text_into(path, "%s/names/train.tar", all), 600) == 0);
+    CHECK(truncate(formatted("%s/names/train.tar", all), 600) == 0);
     CHECK_STATUS(cr_dataset_get(set, 5, &image, &label), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "names/train.tar: was cut off");
     cr_error_clear();
-    cr_dataset_close(set);
 }

@@ -1,6 +1,5 @@
 /* tests/unit/device/test_cpu_device.c: the CPU device: choice of backend, tables of kernels, memory, initial
  * parameters. */
-#include "tests/harness/owned.h"
 #include "tests/harness/reference_run.h"
 
 /* ---- backends and kernels ---- */
@@ -10,9 +9,8 @@ TEST(every_op_has_a_reference_kernel) {
     OWNED(device)                  device  = NULL;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
     for (int kind = 0; kind < CR_OP_COUNT; kind++) {
-        char name[64];
-        int  kernels = 0;
-        snprintf(name, sizeof name, "ref.%s", cr_op_info((enum cr_op_kind)kind)->name);
+        int               kernels = 0;
+        const char *const name    = formatted("ref.%s", cr_op_info((enum cr_op_kind)kind)->name);
         for (int i = 0; device->kernels[i]; i++) {
             const struct cr_kernel *kernel = device->kernels[i];
             if (kernel->op != (enum cr_op_kind)kind) continue;
@@ -45,8 +43,7 @@ TEST(kernels_of_the_full_device) {
 TEST(find_continues_after_a_kernel) {
     OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
-    struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
-    op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 3);
+    struct cr_op op = op_on(CR_OP_relu, ref_leaf(&run, "x", 1, 1, 1, 3));
     ref_emit(&run, &op, "y");
     int                     index  = -1;
     const struct cr_kernel *kernel = cr_kernel_find(run.device, &run.p, &run.p.op[0], 0, &index);

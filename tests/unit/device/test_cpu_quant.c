@@ -2,13 +2,8 @@
  * cpu.qconv are equal, the latter also without VNNI; oneDNN's kernel is off by at most one, which is counted. All types
  * of input, summand and output, ReLU, strides, a channel whose factor is 0, sums beyond 2^24, products that would leave
  * 16 bits. quantize: ties, saturation, NaN, infinity. */
-#include "compiler/cost_model.h"
 #include "core/rng.h"
 #include "device/cpu/cpu.h"
-#include "device/device.h"
-#include "device/kernel.h"
-#include "runtime/executor.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 struct shape {
@@ -145,12 +140,11 @@ enum choice { REFERENCE, FIRST, OWN, OWN_UNPACKED }; /* FIRST: as networks do; t
 static cr_status run(struct cr_device *d, enum choice choice, const struct problem *v, void *y) {
     const struct shape        *s     = v->s;
     struct cr_param_store      store = {.real = CR_F32};
-    struct cr_program          p;
+    OWNED(program)             p     = {0};
     struct cr_op               conv = cr_op_make(CR_OP_qconv, CR_NONE), pack = cr_op_make(CR_OP_pack_filter, CR_NONE);
     struct cr_call             first = {0}, second = {0};
     const struct cr_cost_model model  = cr_device_cost_model(d);
-    void                      *packed = NULL;
-    cr_status                  status;
+    OWNED(bytes)               packed = NULL;
     cr_program_init(&p, "test", &store);
     p.real                      = CR_F32;
     conv.attr.conv              = (struct cr_conv_attr){.stride = s->stride, .pad = s->pad, .window = s->window};
@@ -177,18 +171,13 @@ static cr_status run(struct cr_device *d, enum choice choice, const struct probl
         pack.out[0]                 = tensor(&p, "packed", CR_U8, 1, 1, 1, bytes);
         conv.in[CR_IN_qconv_packed] = pack.out[0];
         packed                      = cr_alloc((size_t)bytes, 1);
-        if (!packed || p.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory");
+        if (!packed || p.failed) return CR_FAIL(CR_ERR_MEMORY, "no memory");
         first.in[0]                   = v->w;
         first.out[0]                  = packed;
         second.in[CR_IN_qconv_packed] = packed;
-        CR_TRY_OUT(launch(d, &p, &pack, &first, is_own ? "cpu.pack_filter" : "dnnl.pack_filter"));
+        CR_TRY(launch(d, &p, &pack, &first, is_own ? "cpu.pack_filter" : "dnnl.pack_filter"));
     }
-    CR_TRY_OUT(launch(d, &p, &conv, &second, is_own ? "cpu.qconv" : bytes > 0 ? "dnnl.qconv" : "ref.qconv"));
-out:
-    cr_free(packed);
-    cr_program_free(&p);
-    cr_param_store_free(&store);
-    return status;
+    return launch(d, &p, &conv, &second, is_own ? "cpu.qconv" : bytes > 0 ? "dnnl.qconv" : "ref.qconv");
 }
 
 /* Number of elements that differ by one; a larger difference is a failure. */
@@ -277,8 +266,6 @@ TEST(sums_beyond_two_to_24) {
     check_all(FIRST, LARGE);
     check_all(OWN, LARGE);
 }
-
-/* ---- quantize ---- */
 
 TEST(quantize_values) {
     static const struct {

@@ -1,7 +1,6 @@
 /* tests/unit/device/test_gram_exact.c: batch statistics and gradients from a Gram matrix in a 16-bit program, against
  * FP64 sums over the convolution's output, where the mean of the input is 100 times its deviation. On one rank, and
  * with SyncBN on two, of which each has half of the pixels. */
-#include "core/rng.h"
 #include "tests/harness/reference_run.h"
 
 enum { N = 2, SIDE = 48, P = N * SIDE * SIDE, C = 16, K = 64, RANKS_MAX = 2 };
@@ -74,23 +73,14 @@ static void open_chain(struct chain *s, int ranks) {
 
 /* gram; gram_bn_finalize with one rank, else gram_bn_sums */
 static void emit_statistics(struct chain *s, int r) {
-    struct ref_run *run  = &s->run;
-    struct cr_op    gram = cr_op_make(CR_OP_gram, CR_NONE), sums = cr_op_make(CR_OP_gram_bn_sums, CR_NONE),
-                 fin                              = cr_op_make(CR_OP_gram_bn_finalize, CR_NONE);
-    gram.attr.conv.stride                         = 1;
-    gram.in[CR_IN_gram_x]                         = s->rank[r].x;
-    s->rank[r].gram                               = ref_emit(run, &gram, "gram");
-    sums.attr.bn                                  = s->bn;
-    sums.in[CR_IN_gram_bn_sums_w]                 = s->w;
-    sums.in[CR_IN_gram_bn_sums_gram]              = s->rank[r].gram;
-    sums.in[CR_IN_gram_bn_sums_center]            = s->mean;
-    fin.attr.bn                                   = s->bn;
-    fin.in[CR_IN_gram_bn_finalize_w]              = s->w;
-    fin.in[CR_IN_gram_bn_finalize_gram]           = s->rank[r].gram;
-    fin.in[CR_IN_gram_bn_finalize_gamma]          = s->gamma;
-    fin.in[CR_IN_gram_bn_finalize_beta]           = s->beta;
-    fin.in[CR_IN_gram_bn_finalize_running_mean]   = s->mean;
-    fin.in[CR_IN_gram_bn_finalize_running_var]    = s->var;
+    struct ref_run *run   = &s->run;
+    struct cr_op    gram  = op_on(CR_OP_gram, s->rank[r].x);
+    gram.attr.conv.stride = 1;
+    s->rank[r].gram       = ref_emit(run, &gram, "gram");
+    struct cr_op sums     = op_on(CR_OP_gram_bn_sums, s->w, s->rank[r].gram, s->mean);
+    sums.attr.bn          = s->bn;
+    struct cr_op fin      = op_on(CR_OP_gram_bn_finalize, s->w, s->rank[r].gram, s->gamma, s->beta, s->mean, s->var);
+    fin.attr.bn           = s->bn;
     fin.out[CR_OUT_gram_bn_finalize_running_mean] = s->mean;
     fin.out[CR_OUT_gram_bn_finalize_running_var]  = s->var;
     if (s->ranks > 1)
@@ -100,14 +90,8 @@ static void emit_statistics(struct chain *s, int r) {
 }
 
 static void emit_finish(struct chain *s) {
-    struct cr_op fin                         = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    fin.attr.bn                              = s->bn;
-    fin.in[CR_IN_bn_finalize_sums]           = s->all_sums;
-    fin.in[CR_IN_bn_finalize_gamma]          = s->gamma;
-    fin.in[CR_IN_bn_finalize_beta]           = s->beta;
-    fin.in[CR_IN_bn_finalize_running_mean]   = s->mean;
-    fin.in[CR_IN_bn_finalize_running_var]    = s->var;
-    fin.in[CR_IN_bn_finalize_center]         = s->mean;
+    struct cr_op fin = op_on(CR_OP_bn_finalize, s->all_sums, s->gamma, s->beta, s->mean, s->var, s->mean);
+    fin.attr.bn      = s->bn;
     fin.out[CR_OUT_bn_finalize_running_mean] = s->mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = s->var;
     s->mean_rstd                             = ref_emit_slot(&s->run, &fin, "fin", CR_OUT_bn_finalize_mean_rstd);
@@ -115,33 +99,24 @@ static void emit_finish(struct chain *s) {
 
 /* conv_wgrad, and with several ranks gram_bn_grad_sums */
 static void emit_products(struct chain *s, int r) {
-    struct ref_run *run   = &s->run;
-    struct cr_op    wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE), sums = cr_op_make(CR_OP_gram_bn_grad_sums, CR_NONE);
-    wgrad.attr.conv.stride                     = 1;
-    wgrad.in[CR_IN_conv_wgrad_x]               = s->rank[r].x;
-    wgrad.in[CR_IN_conv_wgrad_dy]              = s->rank[r].g;
-    wgrad.out[CR_OUT_conv_wgrad_dw]            = s->rank[r].m;
-    wgrad.out[CR_OUT_conv_wgrad_dy_sums]       = CR_NEW;
-    s->rank[r].dy_sums                         = ref_emit_slot(run, &wgrad, "sums", CR_OUT_conv_wgrad_dy_sums);
-    sums.in[CR_IN_gram_bn_grad_sums_w]         = s->w;
-    sums.in[CR_IN_gram_bn_grad_sums_m]         = s->rank[r].m;
-    sums.in[CR_IN_gram_bn_grad_sums_dy_sums]   = s->rank[r].dy_sums;
-    sums.in[CR_IN_gram_bn_grad_sums_mean_rstd] = s->mean_rstd;
+    struct ref_run *run                  = &s->run;
+    struct cr_op    wgrad                = op_on(CR_OP_conv_wgrad, s->rank[r].x, s->rank[r].g);
+    wgrad.attr.conv.stride               = 1;
+    wgrad.out[CR_OUT_conv_wgrad_dw]      = s->rank[r].m;
+    wgrad.out[CR_OUT_conv_wgrad_dy_sums] = CR_NEW;
+    s->rank[r].dy_sums                   = ref_emit_slot(run, &wgrad, "sums", CR_OUT_conv_wgrad_dy_sums);
+    struct cr_op sums = op_on(CR_OP_gram_bn_grad_sums, s->w, s->rank[r].m, s->rank[r].dy_sums, s->mean_rstd);
     if (s->ranks > 1) s->rank[r].grad_sums = ref_emit(run, &sums, "grad_sums");
 }
 
 /* gram_bn_grad, gram_dgrad */
 static void emit_gradients(struct chain *s, int r) {
     struct ref_run *run  = &s->run;
-    struct cr_op    grad = cr_op_make(CR_OP_gram_bn_grad, CR_NONE), dgrad = cr_op_make(CR_OP_gram_dgrad, CR_NONE);
-    dgrad.attr.conv.stride                = 1;
-    grad.attr.bn                          = s->bn;
-    grad.in[CR_IN_gram_bn_grad_w]         = s->w;
-    grad.in[CR_IN_gram_bn_grad_gram]      = s->rank[r].gram;
-    grad.in[CR_IN_gram_bn_grad_m]         = s->rank[r].m;
-    grad.in[CR_IN_gram_bn_grad_dy_sums]   = s->rank[r].dy_sums;
-    grad.in[CR_IN_gram_bn_grad_gamma]     = s->gamma;
-    grad.in[CR_IN_gram_bn_grad_mean_rstd] = s->mean_rstd;
+    struct cr_op    grad = op_on(CR_OP_gram_bn_grad, s->w, s->rank[r].gram, s->rank[r].m, s->rank[r].dy_sums, s->gamma,
+                                 s->mean_rstd),
+                 dgrad   = cr_op_make(CR_OP_gram_dgrad, CR_NONE);
+    dgrad.attr.conv.stride = 1;
+    grad.attr.bn           = s->bn;
     if (s->ranks > 1) grad.in[CR_IN_gram_bn_grad_grad_sums] = s->all_grad_sums;
     grad.out[CR_OUT_gram_bn_grad_dw]     = s->rank[r].dw;
     grad.out[CR_OUT_gram_bn_grad_dgamma] = s->rank[r].dgamma;

@@ -1,15 +1,9 @@
 /* tests/unit/device/test_offline_devices.c: planning for GPUs that are not present: the data sheets, and the ops that
  * the kernels say they support, against the known properties of the kernels. */
-#include "compiler/compiler.h"
-#include "compiler/cost_model.h"
-#include "compiler/passes.h"
 #include "device/capability.h"
-#include "model/model.h"
-#include "runtime/executor.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/conv_cases.h"
 #include "tests/harness/offline_gpu.h"
-#include "tests/harness/owned.h"
 
 /* ---- the table ---- */
 
@@ -115,8 +109,6 @@ TEST(offline_gpu_has_its_figures) {
     CHECK(device->caps.to_host_bytes_per_s > 0 && device->caps.to_host_bytes_per_s < gpu->copy_bytes_per_s);
 }
 
-/* ---- ops that kernels support ---- */
-
 static const struct takes {
     const char          *gpu;
     bool                 deterministic;
@@ -201,8 +193,6 @@ TEST(kernels_answer_without_a_gpu) {
                        table[i].yes ? "refused" : "taken");
     }
 }
-
-/* ---- whole programs ---- */
 
 /* Every GPU that plan --target knows. */
 TEST(every_gpu_has_a_program) {

@@ -21,10 +21,8 @@ static void make_ops(struct distilled *d, struct ref_run *run, struct cr_distill
     d->loss.attr.distill = d->grad.attr.distill = attr;
 }
 
-/* ---- PyTorch ---- */
-
 static void check_golden(enum cr_dtype real, const char *part, double ulps) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     int64_t        n;
     OWNED(doubles) options = golden_read(part, "options", &n);
     REQUIRE(options);
@@ -53,7 +51,6 @@ static void check_golden(enum cr_dtype real, const char *part, double ulps) {
     REQUIRE_OK(ref_exec(&run, 1, 2));
     for (int64_t i = 0; i < n; i++) CHECK_NEAR(ref_at(&run, d.dy, i), before[i], real == CR_F64 ? 1e-12 : 1e-5);
     cr_free(before);
-    ref_close(&run);
 }
 
 TEST(equal_to_pytorch) {
@@ -63,8 +60,6 @@ TEST(equal_to_pytorch) {
     for (int t = 0; t < 2; t++)
         for (size_t i = 0; i < CR_COUNT(names); i++) check_golden(types[t], names[i], ulps[t]);
 }
-
-/* ---- special values ---- */
 
 /* One sample of three classes with weight 1 and T = 1: the loss, and the gradient in dx. */
 static double one_sample(const double logits[3], const double teacher[3], double hard, double dx[3]) {

@@ -7,9 +7,8 @@
 TEST(relu_keeps_nan) {
     OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
-    struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
-    op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 4);
-    int y               = ref_emit(&run, &op, "y");
+    struct cr_op op = op_on(CR_OP_relu, ref_leaf(&run, "x", 1, 1, 1, 4));
+    int          y  = ref_emit(&run, &op, "y");
     REQUIRE_OK(ref_bind(&run));
     const double x[4] = {-1, NAN, 2, (double)INFINITY};
     for (int i = 0; i < 4; i++) ref_set(&run, op.in[0], i, x[i]);
@@ -23,8 +22,7 @@ TEST(maxpool_nan_and_ties) {
     const int      where[3] = {1, 1, 0};
     OWNED(ref_run) run      = {0};
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
-    struct cr_op op              = cr_op_make(CR_OP_maxpool, CR_NONE);
-    op.in[CR_IN_maxpool_x]       = ref_leaf(&run, "x", 1, 2, 2, 1);
+    struct cr_op op              = op_on(CR_OP_maxpool, ref_leaf(&run, "x", 1, 2, 2, 1));
     op.out[CR_OUT_maxpool_index] = CR_NEW;
     op.attr.conv                 = (struct cr_conv_attr){.window = 2, .stride = 2};
     int y = ref_emit(&run, &op, "y"), index = run.p.op[0].out[CR_OUT_maxpool_index];
@@ -100,8 +98,6 @@ TEST(running_statistics_survive_bad_batches) {
         CHECK_NEAR(ref_at(&run, var, c), 1, 0);
     }
 }
-
-/* ---- the update ---- */
 
 struct update {
     struct ref_run run;
@@ -184,20 +180,16 @@ TEST(loss_scale_moves) {
     ref_close(&u.run);
 }
 
-/* ---- threads ---- */
-
 /* Forward and backward of a convolution, a BN and the gradient check; one hash of all bits. */
 static uint64_t bits_with_threads(int threads) {
     OWNED(ref_run) run  = {0};
     uint64_t       hash = 1469598103934665603u;
     if (ref_open(&run, CR_F32, threads) != CR_OK) return 0;
     int x = ref_leaf(&run, "x", 3, 9, 7, 5), w = ref_leaf(&run, "w", 70, 3, 3, 5),
-        metrics       = ref_leaf(&run, "m", 1, 1, 1, 4);
-    struct cr_op conv = cr_op_make(CR_OP_conv, CR_NONE), sum_values = cr_op_make(CR_OP_bn_sums, CR_NONE);
+        metrics             = ref_leaf(&run, "m", 1, 1, 1, 4);
+    struct cr_op sum_values = cr_op_make(CR_OP_bn_sums, CR_NONE);
     struct cr_op wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE), dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
-    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE);
-    conv.in[0]         = x;
-    conv.in[1]         = w;
+    struct cr_op conv = op_on(CR_OP_conv, x, w);
     conv.attr.conv = wgrad.attr.conv = dgrad.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1};
     int y                                              = ref_emit(&run, &conv, "y");
     sum_values.in[0]                                   = y;
@@ -209,9 +201,8 @@ static uint64_t bits_with_threads(int threads) {
     dgrad.out[0]              = ref_leaf(&run, "dx", 3, 9, 7, 5);
     ref_emit(&run, &wgrad, "");
     ref_emit(&run, &dgrad, "");
-    check.in[0] = wgrad.out[0];
-    check.in[1] = metrics;
-    check.in[2] = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
+    struct cr_op check =
+        op_on(CR_OP_grad_norm, wgrad.out[0], metrics, cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE));
     ref_emit(&run, &check, "norm");
     if (ref_bind(&run) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     ref_fill(&run, x, 0, 1);

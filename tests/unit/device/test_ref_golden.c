@@ -8,7 +8,7 @@
 /* One op whose inputs, in slot order, are golden tensors in[]; its only output is compared with `out`. */
 static void check_op(enum cr_dtype real, const char *part, struct cr_op op, const char *const in[], const char *out,
                      double ulps) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, real, 2));
     for (int s = 0; in[s]; s++) op.in[s] = golden_leaf(&run, part, in[s]);
     op.out[0] = golden_leaf(&run, part, out);
@@ -18,7 +18,6 @@ static void check_op(enum cr_dtype real, const char *part, struct cr_op op, cons
     ref_fill(&run, op.out[0], 99, 0); /* previous values must not be visible */
     REQUIRE_OK(ref_exec(&run, 0, 1));
     golden_check(&run, op.out[0], part, out, ulps);
-    ref_close(&run);
 }
 #define INPUTS(...)                                                                                                    \
     (const char *const[]) {                                                                                            \
@@ -62,21 +61,19 @@ TEST(dense_and_avgpool) {
 }
 
 static void check_maxpool(enum cr_dtype real, const char *part) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     int64_t        n;
     OWNED(doubles) attr = golden_read(part, "attr", &n);
     REQUIRE(attr);
     REQUIRE_OK(ref_open(&run, real, 2));
     int x = golden_leaf(&run, part, "x"), dy = golden_leaf(&run, part, "dy"), dx = golden_leaf(&run, part, "dx");
-    struct cr_op op = cr_op_make(CR_OP_maxpool, CR_NONE), g = cr_op_make(CR_OP_maxpool_grad, CR_NONE);
-    op.in[CR_IN_maxpool_x]       = x;
+    struct cr_op op              = op_on(CR_OP_maxpool, x);
     op.out[CR_OUT_maxpool_index] = CR_NEW;
-    op.attr.conv = (struct cr_conv_attr){.window = (int)attr[0], .stride = (int)attr[1], .pad = (int)attr[2]};
-    int at       = cr_emit(&run.p, &op, "y");
-    g.in[CR_IN_maxpool_grad_dy]    = dy;
-    g.in[CR_IN_maxpool_grad_index] = run.p.op[at].out[CR_OUT_maxpool_index];
-    g.out[CR_OUT_maxpool_grad_dx]  = dx;
-    g.attr                         = op.attr;
+    op.attr.conv    = (struct cr_conv_attr){.window = (int)attr[0], .stride = (int)attr[1], .pad = (int)attr[2]};
+    int          at = cr_emit(&run.p, &op, "y");
+    struct cr_op g  = op_on(CR_OP_maxpool_grad, dy, run.p.op[at].out[CR_OUT_maxpool_index]);
+    g.out[CR_OUT_maxpool_grad_dx] = dx;
+    g.attr                        = op.attr;
     cr_emit(&run.p, &g, "");
     REQUIRE_OK(ref_bind(&run));
     golden_fill(&run, x, part, "x");
@@ -84,7 +81,6 @@ static void check_maxpool(enum cr_dtype real, const char *part) {
     REQUIRE_OK(ref_exec(&run, 0, 2));
     golden_check(&run, run.p.op[at].out[0], part, "y", 0);
     golden_check(&run, dx, part, "dx", 1.01);
-    ref_close(&run);
 }
 
 TEST(maxpool) {
@@ -106,19 +102,14 @@ struct bn_net {
 static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const struct cr_op *fin, int y,
                          const char *name, int dgamma) {
     char         full[64];
-    struct cr_op gs = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), gf = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
-    struct cr_op ga                     = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    gs.in[CR_IN_bn_grad_sums_dy]        = net->dy;
-    gs.in[CR_IN_bn_grad_sums_x]         = net->x;
-    gs.in[CR_IN_bn_grad_sums_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
-    gs.in[CR_IN_bn_grad_sums_y]         = y;
+    struct cr_op ga = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    struct cr_op gs = op_on(CR_OP_bn_grad_sums, net->dy, net->x, fin->out[CR_OUT_bn_finalize_mean_rstd], y);
     snprintf(full, sizeof full, "%s.sums", name);
-    gf.in[CR_IN_bn_grad_finalize_grad_sums] = ref_emit(run, &gs, full);
-    gf.in[CR_IN_bn_grad_finalize_gamma]     = net->gamma;
-    gf.in[CR_IN_bn_grad_finalize_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
-    gf.out[CR_OUT_bn_grad_finalize_dgamma]  = dgamma;
-    gf.out[CR_OUT_bn_grad_finalize_dbeta]   = net->dbeta;
-    gf.attr                                 = fin->attr;
+    struct cr_op gf =
+        op_on(CR_OP_bn_grad_finalize, ref_emit(run, &gs, full), net->gamma, fin->out[CR_OUT_bn_finalize_mean_rstd]);
+    gf.out[CR_OUT_bn_grad_finalize_dgamma] = dgamma;
+    gf.out[CR_OUT_bn_grad_finalize_dbeta]  = net->dbeta;
+    gf.attr                                = fin->attr;
     snprintf(full, sizeof full, "%s.scale_bias", name);
     ga.in[CR_IN_bn_grad_apply_coeffs] = ref_emit_slot(run, &gf, full, CR_OUT_bn_grad_finalize_coeffs);
     ga.in[CR_IN_bn_grad_apply_dy]     = net->dy;
@@ -129,7 +120,7 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
 
 static void build_bn(struct ref_run *run, struct bn_net *net) {
     struct cr_op sums = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), scale_bias = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
+    struct cr_op scale_bias        = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
     net->x                         = golden_leaf(run, "bn.0", "x");
     net->dy                        = golden_leaf(run, "bn.0", "dy");
     net->gamma                     = golden_leaf(run, "bn", "weight");
@@ -151,8 +142,7 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
     fin.attr.bn = scale_bias.attr.bn    = attr;
     int finalize                        = cr_emit(&run->p, &fin, "scale_bias");
     fin                                 = run->p.op[finalize];
-    apply.in[CR_IN_bn_apply_x]          = net->x;
-    apply.in[CR_IN_bn_apply_scale_bias] = fin.out[CR_OUT_bn_finalize_scale_bias];
+    struct cr_op apply                  = op_on(CR_OP_bn_apply, net->x, fin.out[CR_OUT_bn_finalize_scale_bias]);
     net->y                              = ref_emit(run, &apply, "y");
     apply.attr.bn.relu                  = true;
     int relu_y                          = ref_emit(run, &apply, "relu.y");

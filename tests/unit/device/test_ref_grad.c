@@ -1,6 +1,6 @@
 /* tests/unit/device/test_ref_grad.c: the gradients of the reference kernels against finite differences, op by op, in
- * double. Convolutions, dense layers and batch normalisation: test_ref_golden.c; losses: test_ref_loss.c; Gram
- * matrices: test_gram_exact.c; all of them in whole trainings: tests/programs/test_golden_train.c. */
+ * double. Convolutions, dense layers, max and average pooling, batch normalisation: test_ref_golden.c; losses:
+ * test_ref_loss.c; Gram matrices: test_gram_exact.c; whole trainings: tests/programs/test_golden_train.c. */
 #include "tests/harness/finite_differences.h"
 
 /* ---- ops with one input: forward op, gradient op, shapes ---- */
@@ -18,9 +18,8 @@ static void check_unary(const struct unary *c) {
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     int          x  = ref_leaf(&run, "x", c->N, c->H, c->W, c->C);
     struct cr_op op = cr_op_make(c->op, CR_NONE), g = cr_op_make(c->grad, CR_NONE);
-    op.in[0]     = x;
-    op.attr.conv = c->attr;
-    if (c->op == CR_OP_maxpool) op.out[CR_OUT_maxpool_index] = CR_NEW;
+    op.in[0]          = x;
+    op.attr.conv      = c->attr;
     int            at = cr_emit(&run.p, &op, "y"), y = run.p.op[at].out[0];
     const int64_t *d  = run.p.tensor[y].dim;
     int            dy = ref_leaf(&run, "dy", d[0], d[1], d[2], d[3]);
@@ -42,11 +41,6 @@ static void check_unary(const struct unary *c) {
 TEST(pooling_and_pointwise) {
     static const struct unary cases[] = {
         {CR_OP_relu, CR_OP_relu_grad, 2, 3, 4, 5, {0}, 0, false},
-        {CR_OP_maxpool, CR_OP_maxpool_grad, 2, 7, 6, 3, {.window = 3, .stride = 2, .pad = 1}, 1, true},
-        {CR_OP_maxpool, CR_OP_maxpool_grad, 1, 5, 4, 3, {.window = 3, .stride = 1, .pad = 1}, 1, true},
-        {CR_OP_maxpool, CR_OP_maxpool_grad, 1, 4, 6, 2, {.window = 2, .stride = 2}, 1, true},
-        {CR_OP_avgpool, CR_OP_avgpool_grad, 3, 5, 4, 3, {0}, -1, true},
-        {CR_OP_avgpool, CR_OP_avgpool_grad, 2, 1, 1, 3, {0}, -1, true},
         {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 2, 5, 4, 3, {0}, -1, true},
         {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 1, 6, 7, 2, {0}, -1, true},
         {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 2, 1, 1, 3, {0}, -1, true},
@@ -85,18 +79,15 @@ TEST(channel_scale) {
     OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int          x = ref_leaf(&run, "x", 2, 3, 2, 5), dy = ref_leaf(&run, "dy", 2, 3, 2, 5), param[4];
-    struct cr_op scale_bias = cr_op_make(CR_OP_bn_scale_bias, CR_NONE), op = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    struct cr_op g = cr_op_make(CR_OP_channel_scale, CR_NONE);
+    struct cr_op scale_bias = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
     for (int i = 0; i < 4; i++)
         scale_bias.in[i] = param[i] = ref_named_leaf(&run, "bn", cr_op_info(CR_OP_bn_scale_bias)->in_name[i], 5);
-    scale_bias.attr.bn                   = (struct cr_bn_attr){.eps = 1e-3f};
-    op.in[CR_IN_bn_apply_x]              = x;
-    op.in[CR_IN_bn_apply_scale_bias]     = ref_emit(&run, &scale_bias, "scale_bias");
-    int y                                = ref_emit(&run, &op, "y");
-    g.in[CR_IN_channel_scale_dy]         = dy;
-    g.in[CR_IN_channel_scale_scale_bias] = op.in[CR_IN_bn_apply_scale_bias];
-    int       dx                         = ref_emit(&run, &g, "dx");
-    struct fd f                          = {.run = &run, .forward_ops = 2, .y = y, .dy = dy};
+    scale_bias.attr.bn = (struct cr_bn_attr){.eps = 1e-3f};
+    struct cr_op op    = op_on(CR_OP_bn_apply, x, ref_emit(&run, &scale_bias, "scale_bias"));
+    int          y     = ref_emit(&run, &op, "y");
+    struct cr_op g     = op_on(CR_OP_channel_scale, dy, op.in[CR_IN_bn_apply_scale_bias]);
+    int          dx    = ref_emit(&run, &g, "dx");
+    struct fd    f     = {.run = &run, .forward_ops = 2, .y = y, .dy = dy};
     REQUIRE_OK(ref_bind(&run));
     for (int i = 0; i < 4; i++) ref_fill(&run, param[i], 3, 0.3);
     ref_fill(&run, x, 0, 1);
@@ -110,10 +101,9 @@ TEST(check_can_fail) {
     OWNED(ref_run) run = {0};
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int x = ref_leaf(&run, "x", 1, 3, 3, 2), dy = ref_leaf(&run, "dy", 1, 1, 1, 2),
-        dx                 = ref_leaf(&run, "dx", 1, 3, 3, 2);
-    struct cr_op op        = cr_op_make(CR_OP_avgpool, CR_NONE);
-    op.in[CR_IN_avgpool_x] = x;
-    struct fd f            = {.run = &run, .forward_ops = 1, .y = ref_emit(&run, &op, "y"), .dy = dy};
+        dx          = ref_leaf(&run, "dx", 1, 3, 3, 2);
+    struct cr_op op = op_on(CR_OP_avgpool, x);
+    struct fd    f  = {.run = &run, .forward_ops = 1, .y = ref_emit(&run, &op, "y"), .dy = dy};
     REQUIRE_OK(ref_bind(&run));
     ref_fill(&run, x, 0, 1);
     ref_fill(&run, dy, 1, 0);

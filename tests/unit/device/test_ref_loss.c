@@ -23,10 +23,8 @@ static void make_ops(struct losses *l, struct ref_run *run, struct cr_loss_attr 
     l->loss.attr.loss = l->grad.attr.loss = attr;
 }
 
-/* ---- PyTorch ---- */
-
 static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, bool several, double ulps) {
-    struct ref_run run;
+    OWNED(ref_run) run = {0};
     int64_t        n, shape[4];
     OWNED(doubles) options = golden_read(part, "options", &n);
     REQUIRE(options);
@@ -58,7 +56,6 @@ static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, boo
     REQUIRE_OK(ref_exec(&run, 0, 2));
     golden_check(&run, l.metrics, part, "metrics", ulps);
     golden_check(&run, l.logits, part, "dx", ulps);
-    ref_close(&run);
 }
 
 TEST(equal_to_pytorch) {
@@ -73,8 +70,6 @@ TEST(equal_to_pytorch) {
         for (size_t i = 0; i < CR_COUNT(several); i++) check_golden(types[t], several[i], true, true, ulps[t]);
     }
 }
-
-/* ---- finite differences ---- */
 
 enum { N = 6, K = 35 /* labels need two words of bits */ };
 
@@ -154,8 +149,6 @@ TEST(gradients) {
         &(struct problem){.attr = {.weight = 1, .gamma = 0.5f, .sigmoid = true, .several = true}, .scale = 1});
     check_gradient(&(struct problem){.attr = {.weight = 1, .sigmoid = true}, .scale = 1});
 }
-
-/* ---- special values ---- */
 
 /* One sample with label 1 of three classes: the mean loss, and the gradient in dx. */
 static double one_sample(const double logits[3], double weight, float gamma, double dx[3]) {

@@ -2,7 +2,6 @@
  * accepts it. */
 #include "formats/json.h"
 #include "formats/json_write.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 /* Writes one value of every kind, nested. */

@@ -2,7 +2,6 @@
  * tests/tools/st.py, and real weights. Files that must be refused, and failures:
  * tests/unit/formats/test_safetensors_corrupt.c. */
 #include "formats/json.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/safetensors_demo.h"
 
 static void check_demo(const char *path) {
@@ -87,8 +86,6 @@ TEST(escapes_are_decoded) {
     CHECK_STR(cr_st_at(file, 0)->name, "\U0001f600\u20ac\u00e9\b\f\n\r\t/\\\"\x7f");
     CHECK_STR(cr_st_meta_find(file, "a"), "\u00e9");
 }
-
-/* ---- small helpers ---- */
 
 TEST(quoted_names) {
     char out[20];

@@ -3,12 +3,9 @@
  * tests/golden/torch/make_cases.py; tests/cli/test_torchvision.py reads those of PyTorch itself. */
 #include "formats/torch.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/safetensors_demo.h"
 
 #define CORPUS CR_SOURCE_DIR "/tests/fuzz/corpus/fuzz_torch/"
-
-/* ---- the cases ---- */
 
 static void check_demo(const char *path) {
     OWNED(weights) file = NULL;
@@ -72,11 +69,11 @@ static bool open_and_read(const char *path) {
 }
 
 static void damage(const char *name) {
-    char  *bytes, path[512];
-    size_t length;
-    int    opened = 0;
+    OWNED(string) bytes = NULL;
+    size_t        length;
+    int           opened = 0;
     folder_open();
-    snprintf(path, sizeof path, "%s", in_folder("damaged"));
+    const char *const path = formatted("%s", in_folder("damaged"));
     REQUIRE_OK(cr_file_read(name, 1 << 20, &bytes, &length));
     for (size_t cut = 0; cut < length; cut += TEST_SANITIZED ? 5 : 1) {
         REQUIRE_OK(cr_fs_write_new(path, bytes, cut));
@@ -92,7 +89,6 @@ static void damage(const char *name) {
             unlink(path);
         }
     CHECK(opened > 0);
-    cr_free(bytes);
 }
 
 TEST(damaged_zip) {
@@ -107,19 +103,15 @@ TEST(memory_runs_out) {
     for (size_t i = 0; i < CR_COUNT(names); i++) {
         for_each_failing_alloc(f, .least = 8) {
             struct cr_st_file *file;
-            failing_alloc_begin(&f);
-            const cr_status status = cr_torch_open(names[i], &file);
-            failing_alloc_end(&f, status);
+            const cr_status    status = failing_alloc_run(&f, cr_torch_open(names[i], &file));
             if (status == CR_OK) cr_st_close(file);
         }
     }
     for_each_failing_alloc(f, .least = 2) {
-        struct cr_st_file *file;
-        float              data[6];
+        OWNED(weights) file = NULL;
+        float          data[6];
         REQUIRE_OK(cr_torch_open(names[1], &file));
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_st_read(file, cr_st_find(file, "a.weight"), 0, data, sizeof data));
-        cr_st_close(file);
+        failing_alloc_run(&f, cr_st_read(file, cr_st_find(file, "a.weight"), 0, data, sizeof data));
     }
 }
 

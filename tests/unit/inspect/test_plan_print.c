@@ -2,7 +2,6 @@
 #include "inspect/plan_print.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 
 TEST(printed_intervals_plan_again) {
     OWNED(bench_model)        b = {0};
@@ -35,13 +34,12 @@ TEST(json_is_one_line) {
     OWNED(bench_model) b    = {0};
     OWNED(program)     p    = {0};
     OWNED(text)        text = {0};
-    char               want[128];
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_plan_print_json(&p, b.config, &numbers, &text);
     REQUIRE(!text.failed);
     CHECK(strchr(text.data, '\n') == text.data + text.length - 1);
-    snprintf(want, sizeof want, "\"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": 1.0",
-             p.region_bytes[CR_REGION_POOL], p.bound_bytes);
+    const char *const want = formatted("\"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": 1.0",
+                                       p.region_bytes[CR_REGION_POOL], p.bound_bytes);
     CHECK_HAS(text.data, want);
     CHECK_HAS(text.data, "\"an \\\"invented\\\" device\"");
     CHECK_HAS(text.data, "\"sizes\": [{\"image_size\": 128, \"from_epoch\": 0, \"ops\": 84, \"peak_bytes\": 1000, "

@@ -2,25 +2,19 @@
  * give the same network as the architecture; bad texts are refused. */
 #include "model/channels.h"
 #include "tests/harness/network_support.h"
-#include "tests/harness/owned.h"
-#include "tests/harness/test.h"
 
 static int64_t filters(void *self, const char *layer) {
-    const struct cr_model *m = self;
-    char                   name[128];
-    snprintf(name, sizeof name, "%s.weight", layer);
-    const int param = cr_param_store_find(&m->store, name);
+    const struct cr_model *m     = self;
+    const int              param = cr_param_store_find(&m->store, formatted("%s.weight", layer));
     return param == CR_NONE ? -1 : m->store.param[param].dim[0];
 }
 
 static cr_status open_with(const char *const *keys, const char *channels, const struct cr_config **config,
                            struct cr_model *model) {
     const char *all[16] = {NULL};
-    char        text[1024];
-    int         count = 0;
+    int         count   = 0;
     for (; keys[count]; count++) all[count] = keys[count];
-    snprintf(text, sizeof text, "model.channels=%s", channels);
-    all[count++] = text;
+    all[count++] = formatted("model.channels=%s", channels);
     CR_TRY(cr_config_open(config, NULL, all, count));
     const cr_status status = cr_model_open(*config, 5, 32, 32, model);
     if (status != CR_OK) cr_config_close(*config);
@@ -89,12 +83,10 @@ TEST(channels_of_an_architecture) {
         REQUIRE_OK(open_with(networks[i], "", &plain, &plain_model));
         cr_channels_text(&plain_model, plain, filters, &plain_model, &text);
         REQUIRE_OK(open_with(networks[i], text.data, &given, &given_model));
-        char *a = program_text(&plain_model, plain), *b = program_text(&given_model, given);
+        OWNED(string) a = program_text(&plain_model, plain), b = program_text(&given_model, given);
         REQUIRE(a && b);
         CHECK(strstr(a, "conv") != NULL);
         CHECK_STR(b, a);
-        cr_free(a);
-        cr_free(b);
     }
 }
 

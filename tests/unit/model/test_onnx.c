@@ -2,14 +2,10 @@
  * tests/cli/test_onnx_nodes.py. */
 #include "model/onnx.h"
 #include "session/checkpoint_tensors.h"
-#include "session/session.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
-#include "tests/harness/test.h"
 
 #include <unistd.h>
 
-/* Any allocation may fail: no file, no leak. */
 TEST(failing_allocations) {
     static const char *const        overrides[] = {"model.arch=custom", "model.depths=1,1",  "model.widths=4,8",
                                                    "model.stem=cifar",  "model.block=basic", "data.kind=synthetic",
@@ -18,9 +14,8 @@ TEST(failing_allocations) {
     OWNED(session)                  s           = {0};
     OWNED(program)                  eval        = {0};
     OWNED(floats)                   value = NULL, running = NULL;
-    char                            path[256];
-    const struct cr_session_options o = {.eval = true, .execute = true, .classes = 3};
-    snprintf(path, sizeof path, "/tmp/cresnet-onnx-%d", (int)getpid());
+    const struct cr_session_options o    = {.eval = true, .execute = true, .classes = 3};
+    const char *const               path = formatted("/tmp/cresnet-onnx-%d", (int)getpid());
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
     REQUIRE_OK(cr_session_open(c, &o, &s));
     REQUIRE_OK(cr_session_init(&s));
@@ -37,9 +32,7 @@ TEST(failing_allocations) {
                                             .fold        = true};
     int                          integer_max;
     for_each_failing_alloc(f, .least = 20) {
-        failing_alloc_begin(&f);
-        const cr_status status = cr_onnx_write(&network, path, &integer_max);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_onnx_write(&network, path, &integer_max));
         CHECK((access(path, F_OK) == 0) == (status == CR_OK));
     }
     unlink(path);

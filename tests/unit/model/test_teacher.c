@@ -1,10 +1,6 @@
 /* tests/unit/model/test_teacher.c: the teacher's ops in a student's programs: folded, in the form for inference, never
  * written, and with constants inside their buffers. test_golden_train.c compares whole runs with PyTorch. */
-#include "session/session.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
-
-#include <string.h>
 
 #define TEACHER(name) "distill.teacher=" CR_SOURCE_DIR "/tests/golden/train/teacher-" name
 #define STUDENT "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=4"

@@ -1,22 +1,19 @@
 /* tests/unit/optim/test_schedule.c: the learning rate against closed forms and against CosineAnnealingLR, MultiStepLR,
  * StepLR, LinearLR, PolynomialLR and OneCycleLR of PyTorch 1.13, stepped once per update (values printed with %.12g by
  * lr_scheduler after k calls of step()). */
-#include "config/config.h"
 #include "optim/optim.h"
 #include "tests/harness/test.h"
 
 static double evaluated(double (*rule)(const struct cr_config *, int64_t, int64_t), int64_t step, int64_t per_epoch,
                         const char *const *overrides) {
-    const struct cr_config *config;
-    int                     n = 0;
+    OWNED(config) config = NULL;
+    int           n      = 0;
     while (overrides[n]) n++;
     if (cr_config_open(&config, NULL, overrides, n) != CR_OK) {
         TEST_FAIL_("%s", cr_error_message());
         return NAN;
     }
-    double answer = rule(config, step, per_epoch);
-    cr_config_close(config);
-    return answer;
+    return rule(config, step, per_epoch);
 }
 #define LR(step, per_epoch, ...)                                                                                       \
     evaluated(cr_schedule_lr, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})

@@ -12,13 +12,9 @@ enum { W, V, FROZEN, ELEMS = 4 };
 
 /* Without its own direction the update could not run; the direction is that of the gradients and the momentum. */
 static int muon_direction_of(struct ref_run *run, const struct cr_op *update) {
-    struct cr_op op                      = cr_op_make(CR_OP_muon_direction, CR_NONE);
-    op.in[CR_IN_muon_direction_grad]     = update->in[CR_IN_muon_grad];
-    op.in[CR_IN_muon_direction_momentum] = update->in[CR_IN_muon_momentum];
-    op.in[CR_IN_muon_direction_norm]     = update->in[CR_IN_muon_norm];
-    op.in[CR_IN_muon_direction_state]    = update->in[CR_IN_muon_state];
-    op.in[CR_IN_muon_direction_mask]     = update->in[CR_IN_muon_mask];
-    op.attr.sgd                          = update->attr.sgd;
+    struct cr_op op = op_on(CR_OP_muon_direction, update->in[CR_IN_muon_grad], update->in[CR_IN_muon_momentum],
+                            update->in[CR_IN_muon_norm], update->in[CR_IN_muon_state], update->in[CR_IN_muon_mask]);
+    op.attr.sgd     = update->attr.sgd;
     return ref_emit(run, &op, "direction");
 }
 
@@ -42,12 +38,9 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
     run->store.has_ema              = true;
     u->metrics                      = ref_leaf(run, "metrics", 1, 1, 1, 4);
     u->state                        = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
-    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE), op = cr_op_make(kind, CR_NONE),
-                 ema                  = cr_op_make(CR_OP_ema, CR_NONE);
-    check.in[CR_IN_grad_norm_grad]    = cr_tensor_store(p, CR_BUFFER_GRAD, CR_NONE);
-    check.in[CR_IN_grad_norm_metrics] = u->metrics;
-    check.in[CR_IN_grad_norm_state]   = u->state;
-    u->norm                           = ref_emit(run, &check, "norm");
+    struct cr_op check     = op_on(CR_OP_grad_norm, cr_tensor_store(p, CR_BUFFER_GRAD, CR_NONE), u->metrics, u->state),
+                 op        = cr_op_make(kind, CR_NONE);
+    u->norm                = ref_emit(run, &check, "norm");
     op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(p, CR_BUFFER_VALUE, CR_NONE);
     op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = u->momentum =
         cr_tensor_store(p, CR_BUFFER_MOMENTUM, CR_NONE);
@@ -60,11 +53,8 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
         op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = u->second =
             cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
     if (kind == CR_OP_lars) {
-        struct cr_op norms                = cr_op_make(CR_OP_param_norms, CR_NONE);
-        norms.in[CR_IN_param_norms_value] = op.in[CR_IN_sgd_value];
-        norms.in[CR_IN_param_norms_grad]  = op.in[CR_IN_sgd_grad];
-        norms.in[CR_IN_param_norms_state] = u->state;
-        op.in[CR_IN_lars_norms]           = ref_emit(run, &norms, "norms");
+        struct cr_op norms      = op_on(CR_OP_param_norms, op.in[CR_IN_sgd_value], op.in[CR_IN_sgd_grad], u->state);
+        op.in[CR_IN_lars_norms] = ref_emit(run, &norms, "norms");
     }
     op.attr.sgd = attr;
     if (kind == CR_OP_lamb) {
@@ -75,10 +65,8 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
     }
     if (kind == CR_OP_muon) op.in[CR_IN_muon_direction] = muon_direction_of(run, &op);
     cr_emit(p, &op, "");
-    ema.in[CR_IN_ema_value]    = op.in[CR_IN_sgd_value];
-    ema.in[CR_IN_ema_running]  = cr_tensor_store(p, CR_BUFFER_RUNNING, CR_NONE);
-    ema.in[CR_IN_ema_norm]     = u->norm;
-    ema.in[CR_IN_ema_state]    = u->state;
+    struct cr_op ema =
+        op_on(CR_OP_ema, op.in[CR_IN_sgd_value], cr_tensor_store(p, CR_BUFFER_RUNNING, CR_NONE), u->norm, u->state);
     ema.in[CR_IN_ema_mask]     = u->mask;
     ema.in[CR_IN_ema_averages] = ema.out[CR_OUT_ema_averages] = u->ema = cr_tensor_store(p, CR_BUFFER_EMA, CR_NONE);
     ema.in[CR_IN_ema_running_averages]                                 = ema.out[CR_OUT_ema_running_averages] =

@@ -4,7 +4,6 @@
 #include "session/saved_model.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/folder.h"
-#include "tests/harness/owned.h"
 
 /* torchvision's files, from its resnet.py. */
 static const char *const files[][2] = {
@@ -34,13 +33,12 @@ TEST(names) {
     struct cr_pretrained entry;
     unsetenv("CRESNET_WEIGHTS_LIST");
     for (size_t i = 0; i < CR_COUNT(files); i++) {
-        char path[128];
         REQUIRE_OK(cr_pretrained_find(files[i][0], &entry));
         CHECK_STR(entry.file, files[i][1]);
         CHECK(strlen(entry.hash) == 8 && strstr(entry.file, entry.hash));
         CHECK(cr_pretrained_is_name(files[i][0]));
-        snprintf(path, sizeof path, "/some/where/%s", files[i][1]);
-        CHECK(cr_pretrained_has_imagenet_classes(path) && cr_pretrained_has_imagenet_classes(files[i][1]));
+        CHECK(cr_pretrained_has_imagenet_classes(formatted("/some/where/%s", files[i][1])) &&
+              cr_pretrained_has_imagenet_classes(files[i][1]));
     }
     static const char *const none[] = {
         "",         "resnet",     "resnet20",        "resnet18.v2",          "resnet50.v3", "resnet50.v1x",
@@ -83,7 +81,6 @@ TEST(memory_runs_out) {
     setenv("CRESNET_CACHE", "/nonexistent", 1);
     for_each_failing_alloc(f, .least = 1, .want = CR_ERR_IO, .tolerated = true) {
         char *path;
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_pretrained_file("resnet18", &path));
+        failing_alloc_run(&f, cr_pretrained_file("resnet18", &path));
     }
 }

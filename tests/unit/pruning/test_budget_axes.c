@@ -2,7 +2,6 @@
  * 16-bit copy of the parameter, or the parameter itself. */
 #include "cli/budget/budget.h"
 #include "tests/harness/offline_gpu.h"
-#include "tests/harness/owned.h"
 
 enum { BATCH = 2, CLASSES = 10, SIZE = 64, LEVELS = 2 };
 

@@ -1,13 +1,11 @@
 /* tests/unit/pruning/test_budget_parts.c: a fused op costs what its parts cost, on a device with invented kernels. */
 #include "cli/budget/budget.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 enum { N = 2, SIZE = 8 };
 
 /* Kernels for convolutions take as many seconds as the filter has elements, poolings take 7. */
 static cr_status cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)self;
     const int w = op->in[op->kind == CR_OP_qconv ? CR_IN_qconv_w : CR_IN_conv_w];
     *seconds    = op->kind == CR_OP_maxpool ? 7 : (double)cr_tensor_elems(&p->tensor[w]);
     return CR_OK;
@@ -15,7 +13,6 @@ static cr_status cost(void *self, const struct cr_program *p, const struct cr_op
 
 /* No convolution of 24 channels. The pooling reads what a convolution with stride 2 and padding 3 writes. */
 static bool accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self;
     if (op->kind == CR_OP_maxpool) {
         const struct cr_tensor *x = &p->tensor[op->in[CR_IN_maxpool_x]];
         CHECK(x->dim[0] == N && x->dim[1] == SIZE && x->dim[2] == SIZE && op->attr.conv.window == 3);
@@ -28,7 +25,6 @@ static bool accepts(void *self, const struct cr_program *p, const struct cr_op *
 
 /* Packed filters exist for multiples of 64 channels. */
 static int64_t packed(void *self, const struct cr_program *p, const struct cr_op *op) {
-    (void)self;
     const struct cr_tensor *w = &p->tensor[op->in[CR_IN_qconv_w]];
     return w->dim[3] % 64 ? 0 : 1000 + w->dim[0];
 }
@@ -51,15 +47,12 @@ static int tensor(struct cr_program *p, enum cr_dtype dtype, int64_t a, int64_t 
 }
 
 static struct cr_op pair_of(struct cr_program *p, int64_t C, int64_t K, int64_t L) {
-    struct cr_op op                  = cr_op_make(CR_OP_conv_pair, 0);
-    op.in[CR_IN_conv_pair_x]         = tensor(p, CR_F16, N, SIZE, SIZE, C);
-    op.in[CR_IN_conv_pair_w]         = tensor(p, CR_F16, K, 1, 1, C);
-    op.in[CR_IN_conv_pair_bias]      = tensor(p, CR_F32, 1, 1, 1, K);
-    op.in[CR_IN_conv_pair_add]       = tensor(p, CR_F16, N, SIZE, SIZE, K);
-    op.in[CR_IN_conv_pair_next_w]    = tensor(p, CR_F16, L, 1, 1, K);
-    op.in[CR_IN_conv_pair_next_bias] = tensor(p, CR_F32, 1, 1, 1, L);
-    op.out[CR_OUT_conv_pair_y]       = tensor(p, CR_F16, N, SIZE, SIZE, K);
-    op.out[CR_OUT_conv_pair_z]       = tensor(p, CR_F16, N, SIZE, SIZE, L);
+    struct cr_op op = op_on(CR_OP_conv_pair, tensor(p, CR_F16, N, SIZE, SIZE, C), tensor(p, CR_F16, K, 1, 1, C),
+                            tensor(p, CR_F32, 1, 1, 1, K), tensor(p, CR_F16, N, SIZE, SIZE, K),
+                            tensor(p, CR_F16, L, 1, 1, K), tensor(p, CR_F32, 1, 1, 1, L));
+    op.layer        = 0;
+    op.out[CR_OUT_conv_pair_y] = tensor(p, CR_F16, N, SIZE, SIZE, K);
+    op.out[CR_OUT_conv_pair_z] = tensor(p, CR_F16, N, SIZE, SIZE, L);
     return op;
 }
 
@@ -82,17 +75,13 @@ TEST(pairs) {
 }
 
 static struct cr_op qpair_of(struct cr_program *p, int64_t C, int64_t K, int64_t L) {
-    struct cr_op op                     = cr_op_make(CR_OP_qconv_pair, 0);
-    op.in[CR_IN_qconv_pair_x]           = tensor(p, CR_U8, N, SIZE, SIZE, C);
-    op.in[CR_IN_qconv_pair_w]           = tensor(p, CR_I8, K, 1, 1, C);
-    op.in[CR_IN_qconv_pair_coeffs]      = tensor(p, CR_F32, 3, 1, 1, K);
-    op.in[CR_IN_qconv_pair_add]         = tensor(p, CR_U8, N, SIZE, SIZE, K);
-    op.in[CR_IN_qconv_pair_next_w]      = tensor(p, CR_I8, L, 1, 1, K);
-    op.in[CR_IN_qconv_pair_next_coeffs] = tensor(p, CR_F32, 3, 1, 1, L);
-    op.in[CR_IN_qconv_pair_packed]      = tensor(p, CR_U8, 1, 1, 1, 5);
-    op.in[CR_IN_qconv_pair_next_packed] = tensor(p, CR_U8, 1, 1, 1, 6);
-    op.out[CR_OUT_qconv_pair_y]         = tensor(p, CR_U8, N, SIZE, SIZE, K);
-    op.out[CR_OUT_qconv_pair_z]         = tensor(p, CR_U8, N, SIZE, SIZE, L);
+    struct cr_op op =
+        op_on(CR_OP_qconv_pair, tensor(p, CR_U8, N, SIZE, SIZE, C), tensor(p, CR_I8, K, 1, 1, C),
+              tensor(p, CR_F32, 3, 1, 1, K), tensor(p, CR_U8, N, SIZE, SIZE, K), tensor(p, CR_I8, L, 1, 1, K),
+              tensor(p, CR_F32, 3, 1, 1, L), tensor(p, CR_U8, 1, 1, 1, 5), tensor(p, CR_U8, 1, 1, 1, 6));
+    op.layer                    = 0;
+    op.out[CR_OUT_qconv_pair_y] = tensor(p, CR_U8, N, SIZE, SIZE, K);
+    op.out[CR_OUT_qconv_pair_z] = tensor(p, CR_U8, N, SIZE, SIZE, L);
     return op;
 }
 

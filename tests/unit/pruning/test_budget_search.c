@@ -3,12 +3,11 @@
 #include "core/rng.h"
 #include "pruning/budget/search.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/test.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 enum { SCOPE = 3 };
+
+OWNABLE(search_result, struct cr_search_result, cr_search_free(x))
+OWNABLE(search_problem, struct cr_search_problem, cr_search_problem_free(x))
 
 static int combinations_of(const struct cr_search_problem *p, const struct cr_search_factor *f) {
     int count = 1;
@@ -92,9 +91,9 @@ static void check_sums(const struct cr_search_problem *p, const struct cr_search
 }
 
 static void check_one(const struct cr_search_problem *p, double budget) {
-    struct cr_search_result r;
-    double                  least, ignored;
-    const double            best = brute(p, budget, &least);
+    OWNED(search_result) r = {0};
+    double               least, ignored;
+    const double         best = brute(p, budget, &least);
     REQUIRE_OK(cr_search(p, budget, &r));
     check_sums(p, &r);
     if (isinf(best))
@@ -105,30 +104,28 @@ static void check_one(const struct cr_search_problem *p, double budget) {
         CHECK(r.loss <= brute(p, budget - r.gap - 1e-12, &ignored) + 1e-9);
         CHECK(r.gap < 0.01 * budget);
     }
-    cr_search_free(&r);
 }
 
 TEST(against_brute_force) {
     struct cr_rng rng = cr_rng_make(3, CR_RNG_TEST, 0, 0);
     for (int i = 0; i < 120; i++) {
-        struct cr_search_problem p = {0};
-        double                   least, most = 0;
+        OWNED(search_problem) p = {0};
+        double                least, most = 0;
         invent(&p, &rng);
         (void)brute(&p, 0, &least);
         for (int f = 0; f < p.factors; f++) most += 1e-3;
         for (int k = 0; k < 4; k++) check_one(&p, least + (most - least) * k * k / 16);
         check_one(&p, least * 0.9);
-        cr_search_problem_free(&p);
     }
 }
 
 /* A chain of 60 variables whose best choice is known: every factor is cheapest and best at equal values. */
 TEST(long_chain) {
     enum { N = 60, VALUES = 8 };
-    struct cr_search_problem p = {.variables = N, .factors = N - 1};
-    struct cr_search_result  r;
-    p.values = cr_alloc(N, sizeof *p.values);
-    p.factor = cr_alloc(N - 1, sizeof *p.factor);
+    OWNED(search_problem) p = {.variables = N, .factors = N - 1};
+    OWNED(search_result)  r = {0};
+    p.values                = cr_alloc(N, sizeof *p.values);
+    p.factor                = cr_alloc(N - 1, sizeof *p.factor);
     for (int v = 0; v < N; v++) p.values[v] = VALUES;
     for (int f = 0; f < N - 1; f++) {
         struct cr_search_factor *q = &p.factor[f];
@@ -150,8 +147,6 @@ TEST(long_chain) {
     CHECK(r.loss <= 4.0 * (N - 1) * (1 + r.gap / r.cost) + 8);
     CHECK(r.gap < 0.02 * r.cost);
     CHECK(cr_search_size(&p) <= VALUES * VALUES);
-    cr_search_free(&r);
-    cr_search_problem_free(&p);
 }
 
 TEST(lack_of_memory) {
@@ -162,11 +157,8 @@ TEST(lack_of_memory) {
         invent(&scarce, &rng);
     } while (scarce.variables < 4 || scarce.factors < 4);
     for_each_failing_alloc(f, .least = 20) {
-        struct cr_search_result r;
-        failing_alloc_begin(&f);
-        const cr_status status = cr_search(&scarce, 2.5e-3, &r);
-        failing_alloc_end(&f, status);
-        cr_search_free(&r);
+        OWNED(search_result) r = {0};
+        failing_alloc_run(&f, cr_search(&scarce, 2.5e-3, &r));
     }
     cr_search_problem_free(&scarce);
 }

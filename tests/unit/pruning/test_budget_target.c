@@ -4,9 +4,6 @@
 #include "pruning/budget/target.h"
 #include "tests/harness/test.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { NETWORKS = 200 };
 
 /* Network i costs less than network i - 1 and loses more. */

@@ -1,8 +1,6 @@
 /* tests/unit/pruning/test_channel_groups.c: the traced groups of channels of known networks. That the channels of a
  * group can be removed together, in random networks: test_shrink.c. */
-#include "model/model.h"
 #include "pruning/channel_groups.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 enum { CLASSES = 3, BATCH = 1 };

@@ -15,9 +15,8 @@ static void end(struct pruned *a) {
 }
 
 static int64_t file_size(const char *file) {
-    char     path[SUPPORT_PATH];
     size_t   size  = 0;
-    uint8_t *bytes = read_bytes(text_into(path, "%s/%s", dir, file), &size);
+    uint8_t *bytes = read_bytes(formatted("%s/%s", dir, file), &size);
     cr_free(bytes);
     return bytes ? (int64_t)size : -1;
 }
@@ -25,20 +24,18 @@ static int64_t file_size(const char *file) {
 TEST(save_and_load_is_bitwise_identical) {
     struct pruned      a, b;
     struct cr_position at;
-    char               path[SUPPORT_PATH];
     int64_t            before = INT64_MAX;
     REQUIRE(begin(&a));
     for (int step = 0; step <= 10; step += 2) {
-        char name[SUPPORT_PATH];
         if (step) REQUIRE_OK(pruned_prune(&a, 0.1 * step));
         REQUIRE_OK(pruned_save(&a, dir, step));
         REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "train.seed=9", NULL}));
         CHECK(!pruned_same(&a, &b));
-        REQUIRE_OK(cr_state_load(&b.session, text_into(path, "%s/step-%d", dir, step), &at));
+        REQUIRE_OK(cr_state_load(&b.session, formatted("%s/step-%d", dir, step), &at));
         CHECK(pruned_same(&a, &b));
         CHECK_INT(at.step, step);
         pruned_close(&b);
-        const int64_t size = file_size(text_into(name, "step-%d/model.safetensors", step));
+        const int64_t size = file_size(formatted("step-%d/model.safetensors", step));
         if (step != 2) CHECK(size < before); /* at 18 % values and gaps take more space than all values */
         before = size;
     }
@@ -72,7 +69,6 @@ TEST(size_follows_density) {
 TEST(session_without_masks_reads_weights) {
     struct pruned           a, b;
     struct cr_state_buffers buffers;
-    char                    path[SUPPORT_PATH];
     bool                    pruned;
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
@@ -80,11 +76,11 @@ TEST(session_without_masks_reads_weights) {
     REQUIRE_OK(cr_state_buffers_get(&a.session, &buffers));
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "prune.sparsity=0", NULL}));
     CHECK(!b.session.model.store.has_mask);
-    REQUIRE_OK(cr_session_load_weights(&b.session, text_into(path, "%s/step-3/model.safetensors", dir), true));
+    REQUIRE_OK(cr_session_load_weights(&b.session, formatted("%s/step-3/model.safetensors", dir), true));
     const char *region = b.session.memory.region[CR_REGION_STORE]; /* on the CPU: plain memory */
     CHECK(memcmp(region + cr_param_store_buffer_offset(&b.session.model.store, CR_BUFFER_VALUE), buffers.value,
                  cr_param_store_buffer_bytes(&b.session.model.store, CR_BUFFER_VALUE)) == 0);
-    REQUIRE_OK(cr_state_is_pruned(text_into(path, "%s/step-3", dir), &pruned));
+    REQUIRE_OK(cr_state_is_pruned(formatted("%s/step-3", dir), &pruned));
     CHECK(pruned);
     cr_state_buffers_free(&buffers);
     pruned_close(&b);
@@ -94,21 +90,17 @@ TEST(session_without_masks_reads_weights) {
 TEST(failing_allocations_leak_nothing) {
     struct pruned      a, b;
     struct cr_position at;
-    char               path[SUPPORT_PATH];
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", NULL}));
     for_each_failing_alloc(f, .least = 20, .tolerated = true) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, pruned_save(&a, dir, 1));
+        failing_alloc_run(&f, pruned_save(&a, dir, 1));
     }
     for_each_failing_alloc(f, .least = 20) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_state_load(&b.session, text_into(path, "%s/step-1", dir), &at));
+        failing_alloc_run(&f, cr_state_load(&b.session, formatted("%s/step-1", dir), &at));
     }
     for_each_failing_alloc(f, .least = 2) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, pruned_prune(&b, 1));
+        failing_alloc_run(&f, pruned_prune(&b, 1));
     }
     CHECK(pruned_same(&a, &b));
     pruned_close(&b);

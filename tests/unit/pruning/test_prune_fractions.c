@@ -1,8 +1,6 @@
 /* tests/unit/pruning/test_prune_fractions.c: the fraction of pruned weights of each layer: Erdos-Renyi fractions
  * against the published ones of ResNet-50 at 90 %; the cubic schedule by hand; budgets from CSV files. */
-#include "model/model.h"
 #include "tests/harness/masks_network.h"
-#include "tests/harness/owned.h"
 
 /* ---- fractions per layer ---- */
 
@@ -67,8 +65,6 @@ TEST(schedule_is_cubic) {
     REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.sparsity=0")));
     CHECK(!due(c, 0, &fraction));
 }
-
-/* ---- budgets ---- */
 
 static char        budget_key[500];
 static const char *budget(const char *text) {

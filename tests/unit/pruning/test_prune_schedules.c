@@ -1,10 +1,8 @@
 /* tests/unit/pruning/test_prune_schedules.c: schedules of pruning: the phases of AC/DC against lists by hand, the mask
  * updates of RigL against a model in numpy (tests/golden/pruning/make.py), random masks by their counts. */
 #define GOLDEN_FILE "pruning/schedules.safetensors"
-#include "pruning/pruning.h"
-#include "tests/harness/config_support.h"
 #include "tests/harness/golden_tensors.h"
-#include "tests/harness/owned.h"
+#include "tests/harness/masks_network.h"
 
 /* ---- AC/DC: which phase after each step ---- */
 
@@ -85,28 +83,16 @@ TEST(updates_decay_by_a_cosine) {
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_TO);
 }
 
-/* ---- masks of RigL ---- */
-
 static const char *const layers[] = {"conv1", "a", "b", "fc"};
 
-struct net {
-    const struct cr_config *config;
-    struct cr_param_store   store;
-    struct cr_prune         prune;
-    float                  *value, *momentum, *grad;
-    uint8_t                *mask;
-};
-
-static cr_status net_open(struct net *n, const char *scope) {
+static cr_status rigl_open(struct net *n, const char *scope) {
     static const int64_t dim[][4] = {{8, 3, 3, 3}, {8, 3, 3, 8}, {16, 1, 1, 8}, {10, 1, 1, 16}};
     const char *const    keys[]   = {"prune.sparsity=0.7", "prune.schedule=rigl", "prune.end=9", scope};
     *n                            = (struct net){.store = {.real = CR_F32, .has_momentum = true, .has_mask = true}};
     CR_TRY(cr_config_open(&n->config, NULL, keys, CR_COUNT(keys)));
-    for (size_t i = 0; i < CR_COUNT(layers); i++) {
-        char name[32];
-        snprintf(name, sizeof name, "%s.weight", layers[i]);
-        cr_param_store_add(&n->store, name, i == 3 ? CR_ROLE_DENSE_WEIGHT : CR_ROLE_CONV, dim[i], CR_NONE);
-    }
+    for (size_t i = 0; i < CR_COUNT(layers); i++)
+        cr_param_store_add(&n->store, formatted("%s.weight", layers[i]), i == 3 ? CR_ROLE_DENSE_WEIGHT : CR_ROLE_CONV,
+                           dim[i], CR_NONE);
     const size_t elems = (size_t)n->store.value_elems;
     n->value           = cr_alloc(elems, sizeof *n->value);
     n->momentum        = cr_alloc(elems, sizeof *n->momentum);
@@ -116,17 +102,6 @@ static cr_status net_open(struct net *n, const char *scope) {
     memset(n->mask, 0xff, elems / 8);
     return cr_prune_open(&n->store, n->config, &n->prune);
 }
-
-static void net_close(struct net *n) {
-    cr_prune_close(&n->prune);
-    cr_free(n->value);
-    cr_free(n->momentum);
-    cr_free(n->grad);
-    cr_free(n->mask);
-    cr_param_store_free(&n->store);
-    cr_config_close(n->config);
-}
-OWNABLE(net, struct net, net_close(x))
 
 static void read_into(const char *part, const char *name, float *to, uint8_t *mask, int64_t offset) {
     int64_t        n;
@@ -152,7 +127,7 @@ static void moves_equal_numpy(const char *part, int64_t least, int64_t most) {
     OWNED(net) n = {0};
     char       of[64];
     int64_t    moved, count;
-    REQUIRE_OK(net_open(&n, "prune.scope=uniform"));
+    REQUIRE_OK(rigl_open(&n, "prune.scope=uniform"));
     for (size_t i = 0; i < CR_COUNT(layers); i++) {
         const int64_t offset = n.store.param[i].offset;
         snprintf(of, sizeof of, "%s.%s", part, layers[i]);
@@ -189,7 +164,7 @@ TEST(moved_weights_equal_numpy) {
 TEST(random_masks) {
     OWNED(net)   n     = {0};
     OWNED(bytes) first = NULL;
-    REQUIRE_OK(net_open(&n, "prune.scope=uniform"));
+    REQUIRE_OK(rigl_open(&n, "prune.scope=uniform"));
     const size_t bytes = (size_t)n.store.value_elems / 8;
     first              = cr_alloc(bytes, 1);
     REQUIRE(first);

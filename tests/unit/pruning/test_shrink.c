@@ -4,7 +4,6 @@
 #include "pruning/shrink.h"
 #include "pruning/widths.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/random_network.h"
 #include "tests/harness/reference_run.h"
 
@@ -153,8 +152,6 @@ TEST(logits_of_the_masked_network) {
     CHECK(removed_channels > 200);
 }
 
-/* ---- the choice ---- */
-
 static const char *const plain[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
                                     "model.shortcut=B"};
 
@@ -197,9 +194,7 @@ TEST(residual_channels_stay) {
         struct cr_shrink         s;
         REQUIRE_OK(open_network(plain, CR_COUNT(plain), 4, &n));
         fill(&n, 5);
-        char exempt[64];
-        snprintf(exempt, sizeof exempt, "prune.exempt=%s", cases[i].list);
-        REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES(exempt)));
+        REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES(formatted("prune.exempt=%s", cases[i].list))));
         REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
         REQUIRE_OK(
             cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
@@ -235,8 +230,6 @@ static cr_status all_steps(const struct cr_config *config, const float *value, s
     return status;
 }
 
-/* ---- multiples ---- */
-
 static int group_of(const struct cr_channel_groups *groups, int units) {
     for (int k = 0; k < groups->groups; k++)
         if (groups->group[k].units == units) return k;
@@ -253,8 +246,7 @@ static void widths_are(int widest, int units, int64_t given, bool tensor_cores, 
     struct cr_widths         w;
     snprintf(key, sizeof key, "model.widths=64,%d", widest);
     REQUIRE_OK(open_network(keys, CR_COUNT(keys), 4, &n));
-    char multiple[64];
-    snprintf(multiple, sizeof multiple, "prune.multiple=%d", (int)given);
+    const char *const multiple = formatted("prune.multiple=%d", (int)given);
     REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES(given ? multiple : "prune.multiple=auto")));
     fill(&n, 5);
     REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
@@ -282,7 +274,6 @@ TEST(multiples) {
     widths_are(256, 256, 24, true, 6, "240 192 144 96 48");
 }
 
-/* Each allocation fails once: an error, and nothing is left. */
 TEST(failing_allocations) {
     static const char *const keys[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
                                        "model.channels=8/8,5/16,9"};

@@ -2,11 +2,12 @@
  * the output of a unit is scaled, measured by finite differences, and so do the scores of single weights;
  * cr_session_gradients does not change the weights. */
 #include "pruning/shrink.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/pruning_session.h"
-#include "tests/harness/test.h"
 
 enum { BATCH = 4 };
+
+OWNABLE(channel_groups, struct cr_channel_groups, cr_channel_groups_free(x))
+OWNABLE(prune, struct cr_prune, cr_prune_close(x))
 
 static uint8_t images[BATCH * 8 * 8 * 3];
 
@@ -47,8 +48,7 @@ static cr_status draw_vectors(struct cr_session *s) {
         if (q->role != CR_ROLE_GAMMA && q->role != CR_ROLE_BETA && q->role != CR_ROLE_DENSE_BIAS) continue;
         for (int64_t k = 0; k < q->elems; k++) value[q->offset + k] += 0.3f * (float)cr_rng_normal(&rng);
     }
-    const cr_status status = cr_state_buffer_put(s, CR_BUFFER_VALUE, value);
-    return status;
+    return cr_state_buffer_put(s, CR_BUFFER_VALUE, value);
 }
 
 static cr_status loss_with(struct cr_session *s, const struct cr_channel_groups *g, int unit, const float *value,
@@ -60,14 +60,14 @@ static cr_status loss_with(struct cr_session *s, const struct cr_channel_groups 
 }
 
 static void check_network(const char *const *keys, int least) {
-    const double             step    = 0.0003; /* larger steps cross kinks of ReLUs; rounding is 1e-7 */
-    OWNED(pruned)            p       = {0};
-    OWNED(program)           program = {0};
-    struct cr_channel_groups g;
-    float                   *value, *grad, *scaled;
-    double                   loss, largest = 0, *taylor;
-    int                      count = 0;
-    struct cr_rng            rng   = cr_rng_make(9, CR_RNG_TEST, 0, 0);
+    const double          step    = 0.0003; /* larger steps cross kinks of ReLUs; rounding is 1e-7 */
+    OWNED(pruned)         p       = {0};
+    OWNED(program)        program = {0};
+    OWNED(channel_groups) g       = {0};
+    OWNED(floats)         value = NULL, grad = NULL, scaled = NULL;
+    double                loss, largest = 0, *taylor;
+    int                   count = 0;
+    struct cr_rng         rng   = cr_rng_make(9, CR_RNG_TEST, 0, 0);
     REQUIRE_OK(pruned_open(&p, keys));
     REQUIRE_OK(cr_model_program(&p.session.model, p.config, CR_PROGRAM_EVAL, 1, &program));
     REQUIRE_OK(cr_channel_groups_trace(&program, &g));
@@ -93,10 +93,6 @@ static void check_network(const char *const *keys, int least) {
     CHECK(largest > 1e-3);
     CHECK(count >= least);
     cr_free(taylor);
-    cr_free(value);
-    cr_free(grad);
-    cr_free(scaled);
-    cr_channel_groups_free(&g);
 }
 
 TEST(change_of_the_loss) {
@@ -113,12 +109,12 @@ struct sums {
 /* The score of a weight is the change of the loss when the weight is scaled, by finite differences; over several
  * batches it is the root of the mean square. The weights with the smallest scores are pruned. */
 TEST(scores_of_weights) {
-    const double    step = 0.003;
-    OWNED(pruned)   p    = {0};
-    struct cr_prune prune;
-    OWNED(floats)   value = NULL, grad = NULL, scaled = NULL, score = NULL;
-    double          loss, largest = 0, *sum;
-    struct cr_rng   rng = cr_rng_make(10, CR_RNG_TEST, 0, 0);
+    const double  step  = 0.003;
+    OWNED(pruned) p     = {0};
+    OWNED(prune)  prune = {0};
+    OWNED(floats) value = NULL, grad = NULL, scaled = NULL, score = NULL;
+    double        loss, largest = 0, *sum;
+    struct cr_rng rng = cr_rng_make(10, CR_RNG_TEST, 0, 0);
     REQUIRE_OK(pruned_open(&p, (const char *const[]){"prune.sparsity=0.5", NULL}));
     const struct cr_param_store *store = &p.session.model.store;
     const size_t                 elems = (size_t)store->value_elems;
@@ -153,7 +149,7 @@ TEST(scores_of_weights) {
     const double first = (double)score[q->offset];
     cr_prune_taylor_scores(store, sum, 2, score);
     CHECK_NEAR((double)score[q->offset], 5 * first, 1e-5 * first);
-    uint8_t *mask = cr_alloc(elems / 8, 1);
+    OWNED(bytes) mask = cr_alloc(elems / 8, 1);
     REQUIRE(mask);
     memset(mask, 0xff, elems / 8);
     REQUIRE_OK(cr_prune_open(store, p.config, &prune));
@@ -168,7 +164,5 @@ TEST(scores_of_weights) {
                 lost = fmax(lost, fabs((double)value[i] * (double)grad[i]));
     }
     CHECK(lost > 0 && lost <= remaining * (1 + 1e-6));
-    cr_prune_close(&prune);
-    cr_free(mask);
     cr_free(sum);
 }

@@ -7,8 +7,6 @@
 
 enum { VALUES = 20000 };
 
-/* ---- values ---- */
-
 enum shape { NORMAL, RECTIFIED, UNIFORM, LONG_TAIL, SHAPES };
 
 static void fill(enum shape shape, float *values) {

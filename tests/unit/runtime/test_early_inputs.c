@@ -1,14 +1,11 @@
 /* tests/unit/runtime/test_early_inputs.c: inputs that a kernel may read before the launches before it have ended. */
 #include "runtime/executor_internal.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 
 enum { BYTES = 256, X = 1u << CR_IN_add_a, W = 1u << CR_IN_add_b };
 
 static int tensor(struct cr_program *p, size_t offset) {
-    char name[16];
-    snprintf(name, sizeof name, "t%d", p->tensors);
-    const int id         = cr_tensor_add(p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, BYTES);
+    const int id         = cr_tensor_add(p, formatted("t%d", p->tensors), CR_U8, CR_REGION_POOL, 1, 1, 1, BYTES);
     p->tensor[id].offset = offset;
     return id;
 }
@@ -40,9 +37,7 @@ static struct cr_call call_behind(const char *ops) {
         append(&p, kind, *ops == 's' ? CR_STREAM_COMM : CR_STREAM_COMPUTE, other, y);
         if (waits) p.op[p.ops - 1].wait[0] = 0;
     }
-    struct cr_op reader      = cr_op_make(CR_OP_add, CR_NONE);
-    reader.in[CR_IN_add_a]   = x;
-    reader.in[CR_IN_add_b]   = w;
+    struct cr_op reader      = op_on(CR_OP_add, x, w);
     reader.out[CR_OUT_add_y] = other;
     const int      at        = cr_emit(&p, &reader, "");
     struct cr_call call      = {.program = &p, .op = &p.op[at]};

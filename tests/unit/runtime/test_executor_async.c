@@ -14,10 +14,10 @@ static cr_status fault(const char *where) {
     return CR_FAIL(CR_ERR_DEVICE, "fault met again by %s", where);
 }
 static cr_status sync_or_fail(struct cr_device *d) {
-    return (void)d, faulty ? fault("sync") : CR_OK;
+    return faulty ? fault("sync") : CR_OK;
 }
 static cr_status wait_or_fail(struct cr_device *d, void *event) {
-    return (void)event, sync_or_fail(d);
+    return sync_or_fail(d);
 }
 static cr_status end_or_fail(struct cr_device *d, void **out) {
     const cr_status status = capture_end(d, out);
@@ -71,8 +71,7 @@ TEST(first_error_survives_closing_a_faulty_device) {
     REQUIRE_OK(cr_exec_run(n.exec, &step));
     faulty = true;
     CHECK_STATUS(cr_exec_result(n.exec, 1, &r), CR_ERR_DEVICE);
-    char first_error[256];
-    snprintf(first_error, sizeof first_error, "%s", cr_error_message());
+    const char *const first_error = formatted("%s", cr_error_message());
     CHECK(*first_error != 0);
     cr_exec_close(n.exec);
     n.exec = NULL;
@@ -90,7 +89,6 @@ TEST(closing_a_faulty_device_reports_no_error) {
 }
 
 static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) {
-    (void)d, (void)call;
     if (!is_capturing) return CR_OK;
     faulty = true;
     return CR_FAIL(CR_ERR_DEVICE, "the cause");
@@ -115,26 +113,19 @@ TEST(opening_survives_failing_allocations) {
     REQUIRE_OK(bound_open(&n, false));
     const struct cr_program *all[] = {&n.program};
     for_each_failing_alloc(f, .least = CR_EXEC_RESULTS + 2) { /* result, events, ops */
-        failing_alloc_begin(&f);
-        const cr_status status = cr_exec_open(&n.program, &n.memory, &exec);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_exec_open(&n.program, &n.memory, &exec));
         if (status == CR_OK) cr_exec_close(exec);
     }
     CHECK(events_destroyed > 0);
     for_each_failing_alloc(f, .least = 1) {
-        failing_alloc_begin(&f);
-        const cr_status status = cr_memory_open(&memory, n.device, &n.model.store, all, 1);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_memory_open(&memory, n.device, &n.model.store, all, 1));
         if (status == CR_OK) cr_memory_close(&memory);
     }
 }
 
-/* ---- hoisted ops ---- */
-
 static int launched[2][64]; /* [captured][op] */
 
 static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) {
-    (void)d;
     launched[is_capturing][call->op - call->program->op]++;
     return CR_OK;
 }
@@ -230,7 +221,7 @@ TEST(large_batches_are_copied_completely) {
     static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (4 << 20) + 1, (13 << 20) + 7};
     const size_t        room    = (14 << 20) + 64;
     struct cr_rng       rng     = cr_rng_make(7, CR_RNG_TEST, 0, 0);
-    uint8_t            *from = cr_alloc(room, 1), *to = cr_alloc(room, 1);
+    OWNED(bytes)        from = cr_alloc(room, 1), to = cr_alloc(room, 1);
     REQUIRE(from && to);
     for (size_t i = 0; i + 4 <= room; i += 4) memcpy(from + i, &(uint32_t){cr_rng_u32(&rng)}, 4);
     for (size_t k = 0; k < CR_COUNT(sizes); k++) {
@@ -239,8 +230,6 @@ TEST(large_batches_are_copied_completely) {
         CHECK(memcmp(to + 3, from + 5, sizes[k]) == 0);
         CHECK(to[2] == 0x5a && to[3 + sizes[k]] == 0x5a);
     }
-    cr_free(from);
-    cr_free(to);
 }
 
 /* New images wait until the previous run has read its own; where they extend beyond those, to its labels, they wait for

@@ -1,8 +1,6 @@
 /* tests/unit/runtime/test_launch_hooks.c: hooks around the launches of a program: the order of their calls, errors, and
  * when the graph is captured again. */
 #include "tests/harness/network_support.h"
-#include "tests/harness/owned.h"
-#include "tests/harness/test.h"
 
 static cr_status open_network(struct net *n) {
     static const char *const overrides[] = {"model.arch=custom", "model.depths=1", "model.widths=4", "model.classes=3"};
@@ -15,8 +13,6 @@ static cr_status open_network(struct net *n) {
                                             .device    = {.threads = 1, .ref_only = true}};
     return net_open(n, &plan);
 }
-
-/* ---- a hook that notes its calls ---- */
 
 static struct cr_text calls; /* "<3a" before op 3 for hook a, ">3a" after it, ".a" the end, "xa" closed */
 
@@ -58,8 +54,6 @@ static void add_pairs(struct cr_text *out, int first, int last) {
     for (int i = first; i <= last; i++) cr_text_add(out, "<%da <%db >%db >%da ", i, i, i, i);
 }
 
-/* ---- cases ---- */
-
 /* Hook b was added later, so its work is nearer to the launch. The end comes once, after the last op. */
 TEST(hooks_enclose_every_launch) {
     struct net           n;
@@ -82,7 +76,6 @@ TEST(hooks_enclose_every_launch) {
     check_calls("xa xb ");
 }
 
-/* A failing hook ends the run; the message names the op. */
 TEST(errors_end_the_run) {
     struct net           n;
     struct notes         fails = {'a', 2};

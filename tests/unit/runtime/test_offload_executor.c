@@ -4,7 +4,6 @@
 #include "compiler/intervals.h"
 #include "inspect/plan_print.h"
 #include "tests/harness/offload_run.h"
-#include "tests/harness/owned.h"
 #include "verification/verify.h"
 
 /* ---- cases ---- */

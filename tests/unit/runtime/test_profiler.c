@@ -3,12 +3,8 @@
 #include "runtime/profiler.h"
 #include "tests/harness/fake_device.h"
 #include "tests/harness/network_support.h"
-#include "tests/harness/owned.h"
-#include "tests/harness/test.h"
 
 enum { PASSES = 5, SLOW_PASS = 5 };
-
-/* ---- the fake device ---- */
 
 static struct {
     int replays, passes, events;

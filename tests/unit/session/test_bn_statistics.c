@@ -1,14 +1,14 @@
 /* tests/unit/session/test_bn_statistics.c: BN statistics computed again from batches equal the means of the statistics
  * of each batch alone, and change nothing else. Those of moving averages: tests/programs/test_golden_train.c, against
  * PyTorch. */
-#include "tests/harness/owned.h"
 #include "tests/harness/pruning_session.h"
-#include "tests/harness/test.h"
 
 enum { BATCHES = 3 };
 
 static const char *const keys[] = {"data.train_images=14", "data.augment=trivial", "model.freeze=stem,layer1",
                                    "optim.momentum=0.9",   "train.device=cpu",     NULL};
+
+OWNABLE(state_buffers, struct cr_state_buffers, cr_state_buffers_free(x))
 
 struct sums {
     struct cr_session *session;
@@ -19,7 +19,6 @@ struct sums {
 static cr_status add_running(void *self, const float *grad) {
     const struct sums *s       = self;
     OWNED(floats)      running = NULL;
-    (void)grad;
     CR_TRY(cr_state_buffer_copy(s->session, CR_BUFFER_RUNNING, &running));
     for (int64_t i = 0; i < s->session->model.store.running_elems; i++) s->mean[i] += (double)running[i] / BATCHES;
     return CR_OK;
@@ -44,7 +43,7 @@ TEST(means_of_batches) {
     OWNED(dataset)             train   = NULL;
     OWNED(doubles)             want    = NULL;
     OWNED(floats)              start = NULL, running = NULL;
-    struct cr_state_buffers    before, after;
+    OWNED(state_buffers)       before = {0}, after = {0};
     int64_t                    used, changed = 0, frozen = 0;
     expected("model.bn_momentum=1", &want);
     REQUIRE(want);
@@ -74,6 +73,4 @@ TEST(means_of_batches) {
         }
     }
     CHECK(changed > 60 && frozen == 48);
-    cr_state_buffers_free(&before);
-    cr_state_buffers_free(&after);
 }

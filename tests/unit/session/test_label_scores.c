@@ -1,20 +1,17 @@
 /* tests/unit/session/test_label_scores.c: average precision, F1 and thresholds of several labels per image: against
  * scikit-learn (tests/golden/labels/make.py), and by hand; the file of thresholds. */
 #define GOLDEN_FILE "labels/scores.safetensors"
-#include "core/files.h"
 #include "session/labels/label_scores.h"
 #include "session/saved_model.h"
 
 #include "tests/harness/data_support.h"
 #include "tests/harness/golden_tensors.h"
 
-#include <math.h>
-
 static void read_part(const char *part, struct cr_label_scores *out) {
     int64_t n, d[4], w[4];
     golden_shape(part, "logits", d);
     golden_shape(part, "labels", w);
-    double *logits = golden_read(part, "logits", &n), *labels = golden_read(part, "labels", &n);
+    OWNED(doubles) logits = golden_read(part, "logits", &n), labels = golden_read(part, "labels", &n);
     *out = (struct cr_label_scores){.classes = (int)d[3], .words = (int)w[3]};
     REQUIRE(logits && labels);
     for (int64_t i = 0; i < d[0]; i++) {
@@ -24,8 +21,6 @@ static void read_part(const char *part, struct cr_label_scores *out) {
         for (int k = 0; k < out->words; k++) row[k] = (int32_t)labels[i * w[3] + k];
         REQUIRE_OK(cr_label_scores_add(out, row, one));
     }
-    cr_free(logits);
-    cr_free(labels);
 }
 
 static void check_part(const char *part) {
@@ -80,11 +75,11 @@ TEST(by_hand) {
 }
 
 TEST(thresholds_file) {
-    char         dir[SUPPORT_PATH], path[SUPPORT_PATH + 32];
+    char         dir[SUPPORT_PATH];
     double       out[3];
     const double given[3] = {0.25, 0.123456789, 1};
     make_folder(dir);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    const char *path = formatted("%s/model.safetensors", dir);
     REQUIRE_OK(cr_file_write_atomic(path, "", 0));
     REQUIRE_OK(cr_saved_model_thresholds(path, 3, out));
     CHECK(out[0] == 0.5 && out[2] == 0.5); /* without the file */
@@ -93,7 +88,7 @@ TEST(thresholds_file) {
     CHECK(memcmp(out, given, sizeof out) == 0);
     CHECK_STATUS(cr_saved_model_thresholds(path, 2, out), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "has 3 thresholds, but the network has 2 classes");
-    snprintf(path, sizeof path, "%s/thresholds.txt", dir);
+    path = formatted("%s/thresholds.txt", dir);
     REQUIRE_OK(cr_file_write_atomic(path, "0.5\n2\n0.5\n", 10));
     CHECK_STATUS(cr_saved_model_thresholds(dir, 3, out), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "thresholds.txt:2: is no number from 0 to 1");

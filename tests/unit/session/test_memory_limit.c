@@ -1,7 +1,6 @@
 /* tests/unit/session/test_memory_limit.c: below a memory limit a session also compiles the program with all Gram
  * matrices and uses the faster program; a resumed run uses the same one. The kernel times are invented. */
 #include "autotune/cost_table_internal.h"
-#include "session/session.h"
 
 #include "tests/harness/data_support.h"
 #include "tests/harness/fake_device.h"
@@ -12,7 +11,6 @@ static double gram_extra_s;
 
 static cr_status launch(struct cr_device *d, const struct cr_call *call) {
     double bytes, flops;
-    (void)d;
     cr_op_cost(call->program, call->op, &bytes, &flops);
     clock_s += 1e-6 + 1e-9 * bytes + (call->op->kind == CR_OP_gram ? gram_extra_s : 0);
     return CR_OK;
@@ -23,7 +21,6 @@ static const struct cr_kernel *kernels[CR_OP_COUNT + 1];
 
 /* No GPU has a kernel of the op head for these networks. */
 static bool refuses(const struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {
-    (void)d, (void)p, (void)op;
     return false;
 }
 
@@ -35,8 +32,6 @@ static void fill_kernels(void) {
     }
     kernel[CR_OP_head].accepts = refuses;
 }
-
-/* ---- fixture ---- */
 
 /* Extra times of a Gram matrix. Without a limit no Gram matrix is worth it at any of them. With 70 % of the memory that
  * the plain program needs, it must recompute, and the program with all Gram matrices need not: that saves more than
@@ -64,9 +59,8 @@ struct compiled {
 static void compiled_finish(const struct cr_session *s, struct compiled *c) {
     const struct cr_program *all[] = {&c->program};
     cr_program_print(&c->program, &c->text);
-    c->grams = 0;
-    for (int i = 0; i < c->program.ops; i++) c->grams += c->program.op[i].kind == CR_OP_gram;
-    c->need = cr_memory_need(s->device, &s->model.store, all, 1);
+    c->grams = count_kind(&c->program, CR_OP_gram);
+    c->need  = cr_memory_need(s->device, &s->model.store, all, 1);
 }
 
 static void compiled_free(struct compiled *c) {
@@ -88,11 +82,9 @@ static cr_status compile_chosen(struct fixture *f, struct compiled *c) {
 /* With the given train.gram_bn, and nothing else is tried. */
 static cr_status compile_mode(struct fixture *f, enum cr_gram_mode mode, struct compiled *c) {
     const struct cr_config *before = f->session.config, *config;
-    char                    gram[32];
-    struct cr_cost_model    model = cr_session_cost_model(&f->session);
-    *c                            = (struct compiled){0};
-    snprintf(gram, sizeof gram, "train.gram_bn=%s", cr_word_gram_mode(mode));
-    CR_TRY(cr_config_derive(&config, before, 0, CR_CHANGES(gram)));
+    struct cr_cost_model    model  = cr_session_cost_model(&f->session);
+    *c                             = (struct compiled){0};
+    CR_TRY(cr_config_derive(&config, before, 0, CR_CHANGES(formatted("train.gram_bn=%s", cr_word_gram_mode(mode)))));
     f->session.config = config;
     const cr_status status =
         cr_session_compile_with(&f->session, &model, CR_PROGRAM_STEP, BATCH, NULL, &c->fit, &c->program);

@@ -1,11 +1,9 @@
 /* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. Each
  * failure gives a clean error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
-#include "core/files.h"
 #include "session/scores/confusion.h"
 #include "session/session.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/owned.h"
 #include "training/training.h"
 
 #define TINY                                                                                                           \
@@ -47,9 +45,7 @@ TEST(session_open_survives_failing_allocations) {
         int               recomputed = 0;
         REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
         for_each_failing_alloc(f, .least = 200, .tolerated = i > 0) {
-            failing_alloc_begin(&f);
-            const cr_status status = open_session(config, &s);
-            failing_alloc_end(&f, status);
+            const cr_status status = failing_alloc_run(&f, open_session(config, &s));
             if (status != CR_OK) continue;
             recomputed = s.fit.recomputed;
             cr_session_close(&s);
@@ -82,8 +78,6 @@ TEST(evaluation_survives_failing_allocations) {
     CHECK(each.images == 5 && each.correct1 == scores.correct1 && each.loss_sum == scores.loss_sum);
 }
 
-/* ---- whole runs ---- */
-
 struct run {
     char        dir[SUPPORT_PATH], output[SUPPORT_PATH];
     const char *overrides[32];
@@ -92,7 +86,7 @@ struct run {
 
 static void run_prepare(struct run *r, const char *const *more, int count) {
     make_folder(r->dir);
-    text_into(r->output, "train.output=%s/run", r->dir);
+    snprintf(r->output, sizeof r->output, "train.output=%.4000s/run", r->dir);
     r->count = 0;
     for (size_t i = 0; i < CR_COUNT(tiny); i++) r->overrides[r->count++] = tiny[i];
     for (int i = 0; i < count; i++) r->overrides[r->count++] = more[i];
@@ -104,8 +98,7 @@ static cr_status run_train(const struct run *r, const char *resume) {
     int           signal_taken;
     CR_TRY(cr_config_open(&config, NULL, r->overrides, r->count));
     const struct cr_train_options options = {.resume = resume, .overrides = r->overrides, .override_count = r->count};
-    cr_status                     status  = cr_train(config, &options, &signal_taken);
-    return status;
+    return cr_train(config, &options, &signal_taken);
 }
 
 /* Loads every step-N into a session; returns their number. */
@@ -118,8 +111,7 @@ static int load_all(const struct run *r) {
         return -1;
     }
     for (int step = 0; step < 100; step++) {
-        char path[SUPPORT_PATH];
-        text_into(path, "%s/run/step-%d", r->dir, step);
+        const char *const path = formatted("%s/run/step-%d", r->dir, step);
         if (access(path, F_OK) < 0) continue;
         found++;
         if (cr_session_load_weights(&s, path, true) != CR_OK) TEST_FAIL_("%s: %s", path, cr_error_message());
@@ -133,9 +125,7 @@ TEST(training_survives_failing_allocations) {
     for_each_failing_alloc(f, .least = 60, .tolerated = true, .dense = 40,
                            .stride = 12) { /* every third, as many are alike */
         run_prepare(&r, more, 1);
-        failing_alloc_begin(&f);
-        const cr_status status = run_train(&r, NULL);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, run_train(&r, NULL));
         if (status == CR_OK) CHECK_INT(load_all(&r), 2);
     }
 }
@@ -148,8 +138,7 @@ TEST(resuming_survives_failing_allocations) {
     REQUIRE_OK(run_train(&r, NULL));
     r.overrides[CR_COUNT(tiny)] = "train.steps=2";
     for_each_failing_alloc(f, .least = 60, .tolerated = true, .dense = 40, .stride = 12) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, run_train(&r, "auto"));
+        failing_alloc_run(&f, run_train(&r, "auto"));
     }
     CHECK(load_all(&r) >= 1);
 }

@@ -17,16 +17,10 @@ static const struct cr_kernel on_sparse_cores = {
 static const struct cr_kernel *const kernels[] = {&kernel, &on_sparse_cores, NULL};
 static const struct cr_async         async     = {0};
 
-static void keep(struct cr_device *device, void *region) {
-    (void)device, (void)region;
-}
-static void close_device(struct cr_device *device) {
-    (void)device;
-}
+static void                    keep(struct cr_device *device, void *region) {}
+static void                    close_device(struct cr_device *device) {}
 static const struct cr_backend with_times = {.name = "timed", .async = &async, .release = keep, .close = close_device};
 static const struct cr_backend without_times = {.name = "ordered", .release = keep, .close = close_device};
-
-/* ---- fixture of every case ---- */
 
 struct fixture {
     char                    dir[SUPPORT_PATH];
@@ -58,12 +52,11 @@ static void fixture_open(struct fixture *s, const struct cr_backend *backend, co
 static cr_status resume(struct fixture *s, bool anew) {
     const struct cr_session_options options = {
         .kernel_times_from = s->dir, .kernel_times_unmeasured = s->ordered, .retune = anew};
-    char path[SUPPORT_PATH];
     cr_cost_table_close(s->session.cost_table);
     s->session.cost_table = NULL;
     s->session.config     = s->config;
     fflush(stderr);
-    int before = dup(STDERR_FILENO), file = open(text_into(path, "%s/log", s->dir), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    int before = dup(STDERR_FILENO), file = open(formatted("%s/log", s->dir), O_RDWR | O_CREAT | O_TRUNC, 0600);
     CR_ASSERT(before >= 0 && file >= 0 && dup2(file, STDERR_FILENO) >= 0);
     cr_status status = cr_session_open_cost_table(&s->session, &options);
     fflush(stderr);
@@ -81,18 +74,15 @@ static void write_kernel_times(struct fixture *s, const char *text) {
 
 /* The kernel_times.txt of a run on this device, with one entry. */
 static void write_own_kernel_times(struct fixture *s) {
-    struct cr_cost_table *costs;
-    char                 *text = NULL;
-    struct cr_text        all  = {0};
+    OWNED(cost_table) costs = NULL;
+    OWNED(string)     text  = NULL;
+    OWNED(text)       all   = {0};
     REQUIRE_OK(cr_cost_table_open(&s->device, "", &costs));
     REQUIRE_OK(cr_cost_table_text(costs, &text));
     *strstr(text, "sum\t") = 0;
     cr_text_add(&all, "%s1000\tpretended.relu\t0\trelu x=f16[1,1,1,8] -> y=f16[1,1,1,8]\n", text);
     cr_text_add(&all, "sum\t%016llx\n", (unsigned long long)cr_cost_hash(all.data));
     write_kernel_times(s, all.data);
-    cr_text_free(&all);
-    cr_free(text);
-    cr_cost_table_close(costs);
 }
 
 /* Without --force: refused, with one error that names the place, the reason and the remedy. With --force: accepted,
@@ -164,14 +154,13 @@ static void put_nothing(struct fixture *s) {
     write_kernel_times(s, "");
 }
 static void put_a_folder(struct fixture *s) {
-    char path[SUPPORT_PATH];
-    CHECK_INT(mkdir(text_into(path, "%s/kernel_times.txt", s->dir), 0700), 0);
+    CHECK_INT(mkdir(formatted("%s/kernel_times.txt", s->dir), 0700), 0);
 }
 static void put_a_cut_one(struct fixture *s) {
-    char   path[SUPPORT_PATH];
-    size_t size;
+    const char *const path = formatted("%s/kernel_times.txt", s->dir);
+    size_t            size;
     write_own_kernel_times(s);
-    OWNED(bytes) text = read_bytes(text_into(path, "%s/kernel_times.txt", s->dir), &size);
+    OWNED(bytes) text = read_bytes(path, &size);
     CHECK_INT(truncate(path, (off_t)size - 3), 0);
 }
 

@@ -11,6 +11,9 @@ struct shape {
 static const struct shape shapes[] = {{1, 1, 1, 1, 1, 8, 100}, {70, 3, 3, 20, 1, 8, 10}, {64, 3, 3, 16, 2, 16, 40},
                                       {5, 3, 3, 7, 1, 8, 100}, {33, 1, 1, 70, 1, 32, 5}, {130, 5, 3, 9, 3, 16, 2},
                                       {16, 7, 7, 3, 2, 8, 30}, {64, 1, 1, 64, 1, 64, 0}};
+OWNABLE(mma_sp, struct cr_mma_sp, cr_mma_sp_free(x))
+OWNABLE(mma_sp_map, struct cr_mma_sp_map, cr_mma_sp_map_free(x))
+
 enum { C_STEP = 16, R_STEP = 100000, S_PHASE = 10000, S_STEP = 1000 };
 
 static uint32_t seed;
@@ -56,28 +59,27 @@ static void add_fragment(const struct shape *s, const struct cr_mma_sp *u, int64
 
 static void same_without_weights(const struct cr_mma_sp_map *map, const struct cr_mma_sp_layout *how,
                                  const struct cr_mma_sp *whole) {
-    struct cr_mma_sp u;
+    OWNED(mma_sp) u = {0};
     REQUIRE(cr_mma_sp_make(map, how, false, &u) == CR_OK);
     CHECK(!u.from && !u.places && u.steps == whole->steps && u.fragments == whole->fragments);
     CHECK(memcmp(u.run, whole->run, (size_t)(u.chunks * u.bands * 5 + 1) * 2 * sizeof *u.run) == 0);
     CHECK(memcmp(u.offset, whole->offset, (size_t)(u.steps + 1) * 4 * sizeof *u.offset) == 0);
-    cr_mma_sp_free(&u);
 }
 
 static void one(const struct shape *s) {
-    const int64_t                 count = s->K * s->R * s->S * s->C;
-    OWNED(floats)                 w     = make(s);
-    OWNED(bytes)                  back  = cr_alloc((size_t)count, sizeof *back);
-    struct cr_sparse              sparse;
-    struct cr_mma_sp_map          map;
-    struct cr_mma_sp              u;
-    const struct cr_mma_sp_layout how = {.stride  = s->stride,
-                                         .chunk   = s->chunk,
-                                         .c_step  = C_STEP,
-                                         .r_step  = R_STEP,
-                                         .s_phase = S_PHASE,
-                                         .s_step  = S_STEP,
-                                         .bands   = (s->K + 63) / 64 + 1};
+    const int64_t                 count  = s->K * s->R * s->S * s->C;
+    OWNED(floats)                 w      = make(s);
+    OWNED(bytes)                  back   = cr_alloc((size_t)count, sizeof *back);
+    OWNED(sparse)                 sparse = {0};
+    OWNED(mma_sp_map)             map    = {0};
+    OWNED(mma_sp)                 u      = {0};
+    const struct cr_mma_sp_layout how    = {.stride  = s->stride,
+                                            .chunk   = s->chunk,
+                                            .c_step  = C_STEP,
+                                            .r_step  = R_STEP,
+                                            .s_phase = S_PHASE,
+                                            .s_step  = S_STEP,
+                                            .bands   = (s->K + 63) / 64 + 1};
     REQUIRE(w && back);
     REQUIRE(sparse_encode(w, NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
     REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK);
@@ -97,9 +99,6 @@ static void one(const struct shape *s) {
     int64_t wrong = 0;
     for (int64_t i = 0; i < count; i++) wrong += back[i] != (w[i] != 0.0f);
     CHECK_INT(wrong, 0);
-    cr_mma_sp_free(&u);
-    cr_mma_sp_map_free(&map);
-    cr_sparse_free(&sparse);
 }
 
 TEST(weights_are_restored) {
@@ -111,42 +110,34 @@ TEST(work_follows_density) {
     static const int    nonzeros[] = {0, 10, 100};
     static const double least[] = {0, 1, 2}, most[] = {0, 1.25, 2};
     for (int i = 0; i < 3; i++) {
-        const struct shape            s   = {64, 3, 3, 64, 1, 64, nonzeros[i]};
-        const struct cr_mma_sp_layout how = {.stride = 1, .chunk = 64, .c_step = 16, .bands = 1};
-        struct cr_sparse              sparse;
-        struct cr_mma_sp_map          map;
-        struct cr_mma_sp              u;
-        OWNED(floats)                 w = make(&s);
+        const struct shape            s      = {64, 3, 3, 64, 1, 64, nonzeros[i]};
+        const struct cr_mma_sp_layout how    = {.stride = 1, .chunk = 64, .c_step = 16, .bands = 1};
+        OWNED(sparse)                 sparse = {0};
+        OWNED(mma_sp_map)             map    = {0};
+        OWNED(mma_sp)                 u      = {0};
+        OWNED(floats)                 w      = make(&s);
         REQUIRE(w && sparse_encode(w, NULL, s.K, s.R, s.S, s.C, &sparse) == CR_OK);
         REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK && cr_mma_sp_make(&map, &how, true, &u) == CR_OK);
         const double passes = (double)u.fragments / (4.0 * 9 * 64 / 32);
         CHECK(passes >= least[i] && passes <= most[i]);
-        cr_mma_sp_free(&u);
-        cr_mma_sp_map_free(&map);
-        cr_sparse_free(&sparse);
     }
 }
 
 TEST(failing_allocations) {
     const struct cr_mma_sp_layout how    = {.stride = 1, .chunk = 8, .bands = 1};
     const float                   two[2] = {1, 0};
-    struct cr_sparse              sparse;
+    OWNED(sparse)                 sparse = {0};
     struct cr_mma_sp_map          map;
     struct cr_mma_sp              u;
     REQUIRE(sparse_encode(two, NULL, 1, 1, 1, 2, &sparse) == CR_OK);
     for_each_failing_alloc(f, .least = 2) {
-        failing_alloc_begin(&f);
-        const cr_status status = cr_mma_sp_map_make(&sparse, &map);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_mma_sp_map_make(&sparse, &map));
         if (status == CR_OK) cr_mma_sp_map_free(&map);
     }
     REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK);
     for_each_failing_alloc(f, .least = 5) {
-        failing_alloc_begin(&f);
-        const cr_status status = cr_mma_sp_make(&map, &how, true, &u);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_mma_sp_make(&map, &how, true, &u));
         if (status == CR_OK) cr_mma_sp_free(&u);
     }
     cr_mma_sp_map_free(&map);
-    cr_sparse_free(&sparse);
 }

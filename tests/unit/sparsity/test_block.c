@@ -147,7 +147,6 @@ TEST(block_lists_compute_the_convolution) {
     }
 }
 
-/* Groups have output blocks of similar length, the longest first. */
 TEST(longest_blocks_come_first) {
     const struct filter   *f = &filters[2];
     struct cr_block_sparse b;

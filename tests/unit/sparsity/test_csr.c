@@ -39,13 +39,12 @@ TEST(csr_rows_are_restored) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         const struct shape *s        = &shapes[i];
         const int64_t       nonzeros = make(s), count = s->K * s->R * s->S * s->C;
-        struct cr_sparse    sparse;
+        OWNED(sparse)       sparse = {0};
         REQUIRE(sparse_encode(filter, i % 2 ? mask : NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
         CHECK_INT(cr_sparse_nnz(&sparse), nonzeros);
         memset(back, 0xff, sizeof back);
         sparse_decode(&sparse, filter, back);
         CHECK(memcmp(back, filter, (size_t)count * sizeof *back) == 0);
-        cr_sparse_free(&sparse);
     }
 }
 
@@ -56,7 +55,7 @@ TEST(indices_come_from_bits) {
         for (int64_t first = 0; first < 18; first++) {
             const struct shape *s     = &shapes[i];
             const int64_t       count = s->K * s->R * s->S * s->C, nonzeros = make(s);
-            struct cr_sparse    a, b;
+            OWNED(sparse)       a = {0}, b = {0};
             memset(bits, 0xff, sizeof bits); /* neighbours are nonzero */
             for (int64_t j = 0; j < count; j++)
                 if (!mask[j]) bits[(first + j) / 8] = (uint8_t)(bits[(first + j) / 8] & ~(1u << (first + j) % 8));
@@ -64,24 +63,21 @@ TEST(indices_come_from_bits) {
             REQUIRE(cr_sparse_from_bits(bits, first, s->K, s->R, s->S, s->C, &b) == CR_OK);
             CHECK(memcmp(a.row, b.row, (size_t)(s->K + 1) * sizeof *a.row) == 0);
             CHECK(memcmp(a.index, b.index, (size_t)nonzeros * sizeof *a.index) == 0);
-            cr_sparse_free(&a);
-            cr_sparse_free(&b);
         }
 }
 
 TEST(explicit_zeros_are_preserved) {
-    const float      two[2]   = {0.0f, 3.0f};
-    const uint8_t    which[2] = {1, 0};
-    struct cr_sparse sparse;
+    const float   two[2]   = {0.0f, 3.0f};
+    const uint8_t which[2] = {1, 0};
+    OWNED(sparse) sparse   = {0};
     REQUIRE(sparse_encode(two, which, 1, 1, 1, 2, &sparse) == CR_OK);
     CHECK_INT(cr_sparse_nnz(&sparse), 1);
     CHECK_INT(sparse.index[0], 0);
-    cr_sparse_free(&sparse);
 }
 
 /* One shape, one linearisation: every entry has the offset that a plain loop over the filter gives. */
 static void linearised_once(const struct shape *s, int64_t chunk, int64_t stride, int64_t multiple) {
-    struct cr_sparse        sparse;
+    OWNED(sparse)           sparse = {0};
     struct cr_linear_filter to;
     make(s);
     REQUIRE(sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
@@ -118,7 +114,6 @@ static void linearised_once(const struct shape *s, int64_t chunk, int64_t stride
             for (; at < start[1]; at++) CHECK(to.entry[at].value == 0.0f && to.entry[at].offset == last);
         }
     cr_linear_filter_free(&to);
-    cr_sparse_free(&sparse);
 }
 TEST(offsets_are_linearised) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
@@ -132,7 +127,7 @@ TEST(sell_slices_contain_every_row) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         const struct shape     *s    = &shapes[i];
         const int64_t           taps = s->R * s->S * s->C, slice_rows = 32;
-        struct cr_sparse        sparse;
+        OWNED(sparse)           sparse = {0};
         struct cr_linear_filter to;
         make(s);
         REQUIRE(sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
@@ -153,11 +148,8 @@ TEST(sell_slices_contain_every_row) {
                 }
         CHECK(memcmp(back, filter, (size_t)(s->K * taps) * sizeof *back) == 0);
         cr_linear_filter_free(&to);
-        cr_sparse_free(&sparse);
     }
 }
-
-/* ---- transposed filters ---- */
 
 enum { SIDE_H = 7, SIDE_W = 5 };
 
@@ -188,9 +180,9 @@ static float transposed_at(const struct cr_sparse *f, const struct cr_transposit
 }
 
 static void transposed_once(const struct shape *s, int64_t stride, int64_t pad) {
-    static float     dy[(SIDE_H + 9) * (SIDE_W + 9) * 64], want[SIDE_H * SIDE_W * 96];
-    const int64_t    P = (SIDE_H + 2 * pad - s->R) / stride + 1, Q = (SIDE_W + 2 * pad - s->S) / stride + 1;
-    struct cr_sparse sparse;
+    static float  dy[(SIDE_H + 9) * (SIDE_W + 9) * 64], want[SIDE_H * SIDE_W * 96];
+    const int64_t P = (SIDE_H + 2 * pad - s->R) / stride + 1, Q = (SIDE_W + 2 * pad - s->S) / stride + 1;
+    OWNED(sparse) sparse = {0};
     make(s);
     if (SIDE_H + 2 * pad < s->R || SIDE_W + 2 * pad < s->S) return;
     for (int64_t i = 0; i < s->K * s->R * s->S * s->C; i++)
@@ -202,7 +194,7 @@ static void transposed_once(const struct shape *s, int64_t stride, int64_t pad) 
     for (int64_t h = 0; h < stride; h++)
         for (int64_t w = 0; w < stride; w++) {
             const struct cr_transposition t          = cr_sparse_transposition(s->R, s->S, stride, pad, h, w);
-            struct cr_sparse              transposed = {0};
+            OWNED(sparse)                 transposed = {0};
             CHECK(t.pad >= 0);
             if (t.R) REQUIRE(cr_sparse_transpose(&sparse, &t, &transposed) == CR_OK);
             if (t.R) seen += cr_sparse_nnz(&transposed);
@@ -212,10 +204,8 @@ static void transposed_once(const struct shape *s, int64_t stride, int64_t pad) 
                         const float x = t.R ? transposed_at(&transposed, &t, i, j, c, P, Q, dy) : 0;
                         CHECK(x == want[((h + i * stride) * SIDE_W + w + j * stride) * s->C + c]);
                     }
-            cr_sparse_free(&transposed);
         }
     CHECK_INT(seen, cr_sparse_nnz(&sparse)); /* each weight belongs to one phase */
-    cr_sparse_free(&sparse);
 }
 TEST(transposed_filters_give_gradients) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
@@ -231,32 +221,23 @@ TEST(failing_allocations) {
     int64_t                       counted;
     make(&shapes[1]);
     for_each_failing_alloc(f, .least = 3) {
-        failing_alloc_begin(&f);
-        const cr_status status = sparse_encode(filter, mask, 8, 3, 3, 16, &other);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, sparse_encode(filter, mask, 8, 3, 3, 16, &other));
         if (status == CR_OK) cr_sparse_free(&other);
     }
     REQUIRE(sparse_encode(filter, mask, 8, 3, 3, 16, &sparse) == CR_OK);
     for_each_failing_alloc(f, .least = 4) {
-        failing_alloc_begin(&f);
-        const cr_status status = cr_sparse_transpose(&sparse, &transposition, &other);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_sparse_transpose(&sparse, &transposition, &other));
         if (status == CR_OK) cr_sparse_free(&other);
     }
     for_each_failing_alloc(f, .least = 6) {
-        failing_alloc_begin(&f);
-        const cr_status status = cr_sparse_linearize(&sparse, &how, &to);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_sparse_linearize(&sparse, &how, &to));
         if (status == CR_OK) cr_linear_filter_free(&to);
     }
     for_each_failing_alloc(f, .least = 3) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_sparse_linearize_count(&sparse, &how, &counted));
+        failing_alloc_run(&f, cr_sparse_linearize_count(&sparse, &how, &counted));
     }
     for_each_failing_alloc(f, .least = 2) {
-        failing_alloc_begin(&f);
-        const cr_status status = cr_sparse_sell(&sparse, 32, &to);
-        failing_alloc_end(&f, status);
+        const cr_status status = failing_alloc_run(&f, cr_sparse_sell(&sparse, 32, &to));
         if (status == CR_OK) cr_linear_filter_free(&to);
     }
     cr_sparse_free(&sparse);

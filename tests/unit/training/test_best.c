@@ -2,10 +2,6 @@
  * run. The truth is computed from the evaluations in log.jsonl of a run without early stopping. */
 #include "tests/harness/train_support.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 enum { EPOCHS = 9, PER_EPOCH = 6 };
 
 struct evaluations {
@@ -17,9 +13,9 @@ struct evaluations {
 
 static struct evaluations read_log(const struct run *r, const char *name, const char *metric) {
     struct evaluations e = {0};
-    char               path[SUPPORT_PATH], ema[32], *text, *save = NULL;
-    snprintf(ema, sizeof ema, "ema_%s", metric);
-    if (cr_file_read(text_into(path, "%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return e;
+    char              *text, *save = NULL;
+    const char *const  ema = formatted("ema_%s", metric);
+    if (cr_file_read(formatted("%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return e;
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         if (!strstr(line, "\"event\":\"eval\"")) continue;
         const double raw = json_number(line, metric), average = json_number(line, ema);
@@ -44,16 +40,16 @@ static int best_of(const struct evaluations *e, int n, bool less) {
 }
 
 static int linked_step(const struct run *r, const char *name) {
-    char          path[SUPPORT_PATH], target[64];
-    const ssize_t n       = readlink(text_into(path, "%s/%s/best", r->dir, name), target, sizeof target - 1);
+    char          target[64];
+    const ssize_t n       = readlink(formatted("%s/%s/best", r->dir, name), target, sizeof target - 1);
     target[n < 0 ? 0 : n] = 0;
     return n > 5 ? atoi(target + 5) : -1;
 }
 
 static double best_json(const struct run *r, const char *name, const char *key) {
-    char   path[SUPPORT_PATH], *text;
+    char  *text;
     double value;
-    if (cr_file_read(text_into(path, "%s/%s/best.json", r->dir, name), 4096, &text, NULL) != CR_OK) return NAN;
+    if (cr_file_read(formatted("%s/%s/best.json", r->dir, name), 4096, &text, NULL) != CR_OK) return NAN;
     value = json_number(text, key);
     cr_free(text);
     return value;
@@ -62,11 +58,7 @@ static double best_json(const struct run *r, const char *name, const char *key) 
 /* A run whose metrics go up and down. */
 static struct run prepare_noisy(void) {
     struct run r = prepare();
-    give(&r, "train.epochs=9");
-    give(&r, "data.val_images=40");
-    give(&r, "optim.lr=0.4");
-    give(&r, "train.seed=3");
-    give(&r, "data.mixup=0.5");
+    give(&r, "train.epochs=9", "data.val_images=40", "optim.lr=0.4", "train.seed=3", "data.mixup=0.5");
     return r;
 }
 
@@ -77,9 +69,7 @@ TEST(best_is_chosen_by_the_metric) {
         int        steps[3];
         if (with_ema) give(&r, "ema.decay=0.9");
         for (int k = 0; k < 3; k++) {
-            char key[64];
-            snprintf(key, sizeof key, "train.best=%s", metrics[k]);
-            REQUIRE_OK(TRAIN(&r, metrics[k], key));
+            REQUIRE_OK(TRAIN(&r, metrics[k], formatted("train.best=%s", metrics[k])));
             const struct evaluations e    = read_log(&r, metrics[k], metrics[k]);
             const int                best = best_of(&e, e.count, k == 2);
             CHECK_INT(e.count, EPOCHS);
@@ -102,9 +92,8 @@ static int stop_of(const struct evaluations *e, int patience, bool less) {
 }
 
 static int last_step(const struct run *r, const char *name) {
-    char               path[SUPPORT_PATH];
     struct cr_position at;
-    return cr_state_position(text_into(path, "%s/%s/last", r->dir, name), &at) == CR_OK ? (int)at.step : -1;
+    return cr_state_position(formatted("%s/%s/last", r->dir, name), &at) == CR_OK ? (int)at.step : -1;
 }
 
 /* The run stops where the log of the whole run says, also after it was cut at an epoch, or within one, and resumed. */
@@ -123,11 +112,9 @@ TEST(patience_stops) {
     CHECK_INT(last_step(&r, "early"), stop);
     CHECK_INT(linked_step(&r, "early"), (int)e.step[best_of(&e, stop / PER_EPOCH, true)]);
     for (size_t i = 0; i < CR_COUNT(cuts); i++) {
-        char name[32], steps[32];
-        snprintf(name, sizeof name, "cut%d", cuts[i]);
-        snprintf(steps, sizeof steps, "train.steps=%d", cuts[i]);
+        const char *const name = formatted("cut%d", cuts[i]);
         if (cuts[i] > stop) continue;
-        REQUIRE_OK(TRAIN(&r, name, "train.patience=2", steps));
+        REQUIRE_OK(TRAIN(&r, name, "train.patience=2", formatted("train.steps=%d", cuts[i])));
         REQUIRE_OK(RESUME(&r, name, "train.patience=2", "train.steps=0"));
         CHECK_INT(last_step(&r, name), stop);
         check_same(&r, "early", name);
@@ -142,21 +129,17 @@ TEST(patience_stops) {
  * has no exact value in best.json, and a resumed run must still find that the next third is not better. */
 TEST(equal_evaluations) {
     struct run r = prepare_noisy();
-    give(&r, "data.val_images=33");
-    give(&r, "ema.decay=0.9");
+    give(&r, "data.val_images=33", "ema.decay=0.9");
     REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
     const struct evaluations e    = read_log(&r, "whole", "top1");
     int                      ties = 0, thirds = 0;
     for (int n = 1; n < EPOCHS; n++) {
-        char      name[32], first[32], second[32];
         const int best = best_of(&e, n + 1, false);
         for (int i = 0; i < best; i++) ties += e.value[i] == e.value[best];
         thirds += best == 0 && fabs(e.value[1] - 1 / 3.0) < 1e-6;
-        snprintf(name, sizeof name, "cut%d", n);
-        snprintf(first, sizeof first, "train.steps=%d", n * PER_EPOCH);
-        snprintf(second, sizeof second, "train.steps=%d", (n + 1) * PER_EPOCH);
-        REQUIRE_OK(TRAIN(&r, name, first));
-        REQUIRE_OK(RESUME(&r, name, second));
+        const char *const name = formatted("cut%d", n);
+        REQUIRE_OK(TRAIN(&r, name, formatted("train.steps=%d", n * PER_EPOCH)));
+        REQUIRE_OK(RESUME(&r, name, formatted("train.steps=%d", (n + 1) * PER_EPOCH)));
         CHECK_INT(linked_step(&r, name), e.step[best]);
     }
     CHECK_INT(linked_step(&r, "whole"), e.step[best_of(&e, EPOCHS, false)]);

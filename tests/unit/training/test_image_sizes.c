@@ -1,6 +1,5 @@
 /* tests/unit/training/test_image_sizes.c: data.image_sizes: training images change their size between epochs. The truth
  * is a run that is stopped, and resumed with another data.image_size by --force. */
-#include "tests/harness/owned.h"
 #include "tests/harness/train_support.h"
 
 /* The drawn shapes of 32 pixels, which each run resizes; evaluation of one size. */
@@ -8,11 +7,7 @@ static struct run prepare_shapes(void) {
     static char root[SUPPORT_PATH + 64];
     struct run  r = prepare();
     snprintf(root, sizeof root, "data.root=%s/shapes", r.dir);
-    give(&r, "data.kind=shapes");
-    give(&r, root);
-    give(&r, "data.val_images=10");
-    give(&r, "data.eval_crop=12");
-    give(&r, "model.classes=10");
+    give(&r, "data.kind=shapes", root, "data.val_images=10", "data.eval_crop=12", "model.classes=10");
     return r;
 }
 
@@ -29,8 +24,7 @@ TEST(one_size_is_a_plain_run) {
 /* The epochs of 8 and 12 pixels, and again 8 pixels, equal the parts that a person would run one after the other. */
 static void check_by_hand(const char *extra, const char *const steps[2]) {
     struct run r = prepare_shapes();
-    give(&r, "train.epochs=3");
-    give(&r, extra);
+    give(&r, "train.epochs=3", extra);
     REQUIRE_OK(TRAIN(&r, "sizes", "data.image_size=12", "data.image_sizes=8@0, 12@1,8@2"));
     REQUIRE_OK(TRAIN(&r, "hand", "data.image_size=8", steps[0]));
     REQUIRE_OK(train(&r, "hand", "auto", true, (const char *const[]){"data.image_size=12", steps[1], NULL}));
@@ -49,9 +43,7 @@ TEST(sizes_change_between_epochs) {
 
 TEST(resume_is_bitwise) {
     struct run r = prepare_shapes();
-    give(&r, "data.image_size=12");
-    give(&r, "data.image_sizes=8@0,12@1");
-    give(&r, "ema.swa_start=1");
+    give(&r, "data.image_size=12", "data.image_sizes=8@0,12@1", "ema.swa_start=1");
     resumes_bitwise(&r, 12, 2);
     CHECK_STATUS(RESUME(&r, "whole", "data.image_sizes=8@0,12@2", "train.epochs=3"), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "data.image_sizes: 8@0,12@1 -> 8@0,12@2");

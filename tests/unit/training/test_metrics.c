@@ -4,8 +4,6 @@
 #include "tests/harness/folder.h"
 #include "training/metrics.h"
 
-#include <stdlib.h>
-
 enum { STEPS = 40, LOG_EVERY = 20 };
 
 /* Runs STEPS steps of 2 ms and returns the lines on standard error; the caller frees them. */

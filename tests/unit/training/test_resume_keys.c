@@ -2,11 +2,7 @@
  * evaluation or this host alone changes nothing of the training: the weights are bitwise those of a run without
  * interruption. A key that decides the network or the data is refused, with the reason. */
 #include "config/keys.h"
-#include "tests/harness/owned.h"
 #include "tests/harness/train_support.h"
-
-#include <string.h>
-#include <unistd.h>
 
 static struct run r;
 
@@ -14,17 +10,13 @@ static struct run r;
 static void prepare_shapes(void) {
     r = prepare();
     REQUIRE(chdir(r.dir) == 0); /* the images of data.root=elsewhere are drawn there */
-    give(&r, "data.kind=shapes");
-    give(&r, "model.classes=10");
-    give(&r, "data.val_images=10");
+    give(&r, "data.kind=shapes", "model.classes=10", "data.val_images=10");
 }
 
 static const char *name_of(const struct cr_key *key, char name[96]) {
     snprintf(name, 96, "%s.%s", key->section, key->name);
     return name;
 }
-
-/* ---- keys that may change ---- */
 
 /* Another value for each key that decides evaluation or this host alone. */
 static const char *const harmless[] = {"data.eval_resize=10",
@@ -61,8 +53,7 @@ TEST(evaluation_and_host_may_change) {
     prepare_shapes();
     REQUIRE_OK(TRAIN(&r, "whole", "train.steps=4"));
     for (size_t i = 0; i < CR_COUNT(harmless); i++) {
-        char name[32];
-        snprintf(name, sizeof name, "cut%zu", i);
+        const char *const name = formatted("cut%zu", i);
         REQUIRE_OK(TRAIN(&r, name, "train.steps=2"));
         REQUIRE_OK(RESUME(&r, name, "train.steps=4", harmless[i]));
         if (strcmp(harmless[i], "train.threads=2") != 0) check_same(&r, "whole", name); /* threads change sums */
@@ -75,8 +66,6 @@ TEST(evaluation_and_host_may_change) {
             TEST_FAIL_("%s: what it decides, and the list `harmless`, differ", name);
     }
 }
-
-/* ---- keys that must not change ---- */
 
 /* Values of lists and texts, and of keys that need other keys. */
 static const char *const other_values[][5] = {
@@ -126,14 +115,14 @@ static void other_value(const struct cr_key *key, const struct cr_config *config
 }
 
 static void check_refused(const struct cr_key *key, const struct cr_config *config) {
-    char        name[96], line[128], text[160];
+    char        name[96], text[160];
     const char *change[5];
     const char *why = key->decides == CR_DECIDES_MODEL ? "(it decides the network)"
                                                        : "(it decides which images training sees, and in which order)";
     other_value(key, config, text, change);
-    snprintf(line, sizeof line, "\n  %s: ", name_of(key, name));
     CHECK_STATUS(RESUME(&r, "a", change[0], change[1], change[2], change[3], change[4]), CR_ERR_CONFIG);
-    const char *found = strstr(cr_error_message(), line), *end = found ? strchr(found + 1, '\n') : NULL;
+    const char *found = strstr(cr_error_message(), formatted("\n  %s: ", name_of(key, name))),
+               *end   = found ? strchr(found + 1, '\n') : NULL;
     if (!found || !end || end - found < (long)strlen(why) || strncmp(end - strlen(why), why, strlen(why)) != 0)
         TEST_FAIL_("%s: %s", change[0], cr_error_message());
 }
@@ -171,10 +160,9 @@ TEST(classes_are_true) {
     prepare_shapes();
     REQUIRE_OK(TRAIN(&r, "whole", "train.steps=7"));
     for (size_t i = 0; i < CR_COUNT(data) + CR_COUNT(none); i++) {
-        char        name[32];
-        const bool  changes = i < CR_COUNT(data);
-        const char *value   = changes ? data[i] : none[i - CR_COUNT(data)];
-        snprintf(name, sizeof name, "run%zu", i);
+        const bool        changes = i < CR_COUNT(data);
+        const char       *value   = changes ? data[i] : none[i - CR_COUNT(data)];
+        const char *const name    = formatted("run%zu", i);
         REQUIRE_OK(TRAIN(&r, name, "train.steps=7", value));
         if (same_file(&r, "whole", name, "model.safetensors") == changes)
             TEST_FAIL_("%s %s the weights", value, changes ? "does not change" : "changes");

@@ -1,7 +1,6 @@
 /* tests/unit/training/test_train.c: training runs: resume is bitwise identical from any step, frozen parameters do not
  * change, a loss that is not finite ends the run without damage, weights are loaded or refused according to model.head,
  * evaluation counts every image once, and the step loop does not allocate. */
-#include "tests/harness/owned.h"
 #include "tests/harness/train_support.h"
 
 /* ---- resume ---- */
@@ -74,17 +73,15 @@ static void check_frozen(const struct cr_session *before, const struct cr_sessio
 static void check_freeze(const char *freeze, const char *const *frozen) {
     struct run    r      = prepare();
     OWNED(opened) before = {0}, after = {0};
-    char          path[SUPPORT_PATH];
     /* weights whose running statistics differ from those of a new network */
     REQUIRE_OK(TRAIN(&r, "start", "train.steps=3"));
-    char weights[SUPPORT_PATH + 32], start[SUPPORT_PATH];
-    text_into(start, "%s/start/last", r.dir);
-    snprintf(weights, sizeof weights, "model.weights=%s", start);
-    REQUIRE_OK(TRAIN(&r, "frozen", weights, freeze, "optim.weight_decay=0.1", "optim.decay_norm_bias=yes"));
+    const char *const start = formatted("%s/start/last", r.dir);
+    REQUIRE_OK(TRAIN(&r, "frozen", formatted("model.weights=%s", start), freeze, "optim.weight_decay=0.1",
+                     "optim.decay_norm_bias=yes"));
     REQUIRE_OK(OPEN_SESSION(&before, &r, NULL));
     REQUIRE_OK(OPEN_SESSION(&after, &r, NULL));
     REQUIRE_OK(cr_session_load_weights(&before.session, start, true));
-    REQUIRE_OK(cr_session_load_weights(&after.session, text_into(path, "%s/frozen/last", r.dir), true));
+    REQUIRE_OK(cr_session_load_weights(&after.session, formatted("%s/frozen/last", r.dir), true));
     check_frozen(&before.session, &after.session, frozen);
 }
 TEST(frozen_parameters_do_not_change) {
@@ -94,35 +91,29 @@ TEST(frozen_parameters_do_not_change) {
     check_freeze("model.freeze=fc", (const char *const[]){"fc", NULL});
 }
 
-/* ---- a loss that is not finite ---- */
-
 /* A large product of decay and learning rate makes the weights grow without bound. */
 TEST(infinite_loss_stops_without_damage) {
     struct run    r = prepare();
     OWNED(opened) s = {0};
-    char          path[SUPPORT_PATH];
-    give(&r, "optim.lr=1000"), give(&r, "optim.weight_decay=10"), give(&r, "schedule.kind=constant");
-    give(&r, "schedule.warmup_epochs=0"), give(&r, "optim.decay_norm_bias=yes"), give(&r, "train.save_every=1");
+    give(&r, "optim.lr=1000", "optim.weight_decay=10", "schedule.kind=constant", "schedule.warmup_epochs=0",
+         "optim.decay_norm_bias=yes", "train.save_every=1");
     CHECK_STATUS(TRAIN(&r, "a", "train.epochs=9"), CR_ERR_NUMERIC);
     CHECK_HAS(cr_error_message(), "is not finite");
     CHECK_HAS(cr_error_message(), "optim.lr");
     REQUIRE_OK(OPEN_SESSION(&s, &r, "train.steps=0"));
-    REQUIRE_OK(cr_session_load_weights(&s.session, text_into(path, "%s/a", r.dir), true));
+    REQUIRE_OK(cr_session_load_weights(&s.session, formatted("%s/a", r.dir), true));
     for (int i = 0; i < s.session.model.store.params; i++)
         for (int64_t k = 0; k < s.session.model.store.param[i].elems; k++)
             if (!isfinite(values_of(&s.session, i)[k]))
                 TEST_FAIL_("%s is not finite", s.session.model.store.param[i].name);
 }
 
-/* ---- weights ---- */
-
 TEST(weights_are_loaded_or_refused) {
     struct run    r = prepare();
     struct opened s;
-    char          path[SUPPORT_PATH], weights[SUPPORT_PATH + 32];
     REQUIRE_OK(TRAIN(&r, "three", "train.steps=1"));
-    text_into(path, "%s/three", r.dir);
-    snprintf(weights, sizeof weights, "model.weights=%s", path);
+    const char *const path    = formatted("%s/three", r.dir);
+    const char *const weights = formatted("model.weights=%s", path);
     /* another number of classes */
     CHECK_STATUS(TRAIN(&r, "keep", weights, "model.classes=7", "model.head=keep"), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "3 classes");
@@ -143,8 +134,6 @@ TEST(weights_are_loaded_or_refused) {
         close_session(&s);
     }
 }
-
-/* ---- evaluation ---- */
 
 /* Some updates; the loader starts again each time. */
 static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
@@ -181,8 +170,6 @@ TEST(earlier_evaluation_changes_nothing) {
     }
     CHECK(isfinite(loss[0]) && loss[0] > 0 && loss[0] == loss[1]);
 }
-
-/* ---- the step loop allocates nothing ---- */
 
 TEST(step_loop_does_not_allocate) {
     static const char *const worker_options[] = {"data.workers=0", "data.workers=2"};

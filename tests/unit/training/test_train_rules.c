@@ -3,8 +3,6 @@
  * reports missing ones. */
 #include "tests/harness/train_support.h"
 
-#include <math.h>
-
 static void check_all(const struct run *r, const char *a, const char *b, bool averages) {
     check_same(r, a, b);
     if (averages) CHECK(same_file(r, a, b, "ema.safetensors"));
@@ -14,13 +12,11 @@ static void check_all(const struct run *r, const char *a, const char *b, bool av
 static void check_cuts(const char *const *keys, bool averages) {
     static const int cuts[] = {1, 4, 6, 11};
     struct run       r      = prepare();
-    for (; *keys; keys++) give(&r, *keys);
+    give_all(&r, keys);
     REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
     for (size_t i = 0; i < CR_COUNT(cuts); i++) {
-        char name[32], steps[32];
-        snprintf(name, sizeof name, "cut%d", cuts[i]);
-        snprintf(steps, sizeof steps, "train.steps=%d", cuts[i]);
-        REQUIRE_OK(TRAIN(&r, name, steps));
+        const char *const name = formatted("cut%d", cuts[i]);
+        REQUIRE_OK(TRAIN(&r, name, formatted("train.steps=%d", cuts[i])));
         REQUIRE_OK(RESUME(&r, name, "train.steps=0"));
         check_all(&r, "whole", name, averages);
     }
@@ -68,24 +64,19 @@ TEST(own_rates_resume) {
 }
 
 static cr_status scores_of(const struct run *r, const char *weights, struct cr_scores *scores) {
-    struct opened      o;
-    struct cr_dataset *set = NULL;
-    cr_status          status;
-    CR_TRY_OUT(open_session(&o, r, (struct cr_session_options){.eval = true, .execute = true}, (const char *[]){NULL}));
-    CR_TRY_OUT(cr_session_load_weights(&o.session, weights, true));
-    CR_TRY_OUT(cr_dataset_open(o.config, CR_SPLIT_VAL, &set));
-    CR_TRY_OUT(cr_session_evaluate(&o.session, set, NULL, scores));
-out:
-    cr_dataset_close(set);
-    close_session(&o);
-    return status;
+    OWNED(opened)  o   = {0};
+    OWNED(dataset) set = NULL;
+    CR_TRY(open_session(&o, r, (struct cr_session_options){.eval = true, .execute = true}, (const char *[]){NULL}));
+    CR_TRY(cr_session_load_weights(&o.session, weights, true));
+    CR_TRY(cr_dataset_open(o.config, CR_SPLIT_VAL, &set));
+    return cr_session_evaluate(&o.session, set, NULL, scores);
 }
 
 /* The number after "key": in the last evaluation of log.jsonl. */
 static double logged(const struct run *r, const char *name, const char *key) {
-    char   path[SUPPORT_PATH], *text;
+    char  *text;
     double value = NAN;
-    if (cr_file_read(text_into(path, "%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return NAN;
+    if (cr_file_read(formatted("%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return NAN;
     for (const char *at = text; !isnan(json_number(at, key)); at++) value = json_number(at, key);
     cr_free(text);
     return value;
@@ -95,24 +86,22 @@ static double logged(const struct run *r, const char *name, const char *key) {
 TEST(averages_are_evaluated) {
     struct run       r = prepare();
     struct cr_scores raw, ema;
-    char             path[SUPPORT_PATH], *text;
-    give(&r, "ema.decay=0.95");
-    give(&r, "data.val_images=40");
+    OWNED(string)    text = NULL;
+    give(&r, "ema.decay=0.95", "data.val_images=40");
     REQUIRE_OK(TRAIN(&r, "a", "train.eval_every=0"));
-    REQUIRE_OK(scores_of(&r, text_into(path, "%s/a/last/model.safetensors", r.dir), &raw));
-    REQUIRE_OK(scores_of(&r, text_into(path, "%s/a/last/ema.safetensors", r.dir), &ema));
+    REQUIRE_OK(scores_of(&r, formatted("%s/a/last/model.safetensors", r.dir), &raw));
+    REQUIRE_OK(scores_of(&r, formatted("%s/a/last/ema.safetensors", r.dir), &ema));
     CHECK(fabs(raw.loss_sum - ema.loss_sum) > 1e-3);
     CHECK_NEAR(logged(&r, "a", "loss"), raw.loss_sum / 40, 1e-6);
     CHECK_NEAR(logged(&r, "a", "ema_loss"), ema.loss_sum / 40, 1e-6);
     CHECK_NEAR(logged(&r, "a", "ema_correct"), (double)ema.correct1, 0);
     CHECK_NEAR(logged(&r, "a", "ema_top5"), (double)ema.correct5 / 40, 1e-6);
-    REQUIRE_OK(cr_file_read(text_into(path, "%s/a/best.json", r.dir), 4096, &text, NULL));
+    REQUIRE_OK(cr_file_read(formatted("%s/a/best.json", r.dir), 4096, &text, NULL));
     double top1 = -1, raw1 = -1, ema1 = -1;
     CHECK_INT(sscanf(text, "{\"step\":12,\"top1\":%lf,\"raw_top1\":%lf,\"ema_top1\":%lf}", &top1, &raw1, &ema1), 3);
     CHECK_NEAR(raw1, (double)raw.correct1 / 40, 1e-9);
     CHECK_NEAR(ema1, (double)ema.correct1 / 40, 1e-9);
     CHECK_NEAR(top1, fmax(raw1, ema1), 0);
-    cr_free(text);
 }
 
 /* A resumed run may add averages, and may continue without them. */

@@ -1,13 +1,10 @@
 /* tests/unit/training/test_train_schedules.c: runs with the schedules acdc and rigl: resume
  * is bitwise identical from every step; the weights before and after each change of the masks are those that the
  * papers define, computed here from checkpoints and from gradients of a network without masks. */
-#include "tests/harness/owned.h"
 #include "tests/harness/train_support.h"
 
 #include "optim/optim.h"
 #include "pruning/pruning.h"
-
-/* ---- resume ---- */
 
 /* Steps of an epoch: 6. Dense until step 2, sparse until 4, dense until 6, sparse, dense until 10, sparse. */
 #define ACDC                                                                                                           \
@@ -28,8 +25,6 @@ TEST(rigl_resumes) {
     RESUMES("train.seed=2", 12, RIGL, "train.clip_norm=1", "ema.decay=0.9", "optim.kind=lars", "optim.lr=1");
 }
 
-/* ---- checkpoints ---- */
-
 struct state {
     struct opened           run;
     struct cr_state_buffers at;
@@ -38,11 +33,10 @@ struct state {
 /* Trains `steps` steps in dir/name, and reads the checkpoint. */
 static cr_status run_to(const struct run *r, const char *name, int steps, struct state *s) {
     const struct cr_session_options options = {.train = true, .execute = true, .masks = true, .classes = 3};
-    char                            text[SUPPORT_PATH], path[SUPPORT_PATH];
     struct cr_position              position;
-    CR_TRY(TRAIN(r, name, text_into(text, "train.steps=%d", steps)));
+    CR_TRY(TRAIN(r, name, formatted("train.steps=%d", steps)));
     CR_TRY(open_session(&s->run, r, options, (const char *[]){NULL}));
-    CR_TRY(cr_state_load(&s->run.session, text_into(path, "%s/%s/step-%d", r->dir, name, steps), &position));
+    CR_TRY(cr_state_load(&s->run.session, formatted("%s/%s/step-%d", r->dir, name, steps), &position));
     return cr_state_buffers_get(&s->run.session, &s->at);
 }
 
@@ -61,8 +55,6 @@ static struct cr_prune layers_of(const struct state *s) {
     if (cr_prune_open(&s->run.session.model.store, s->run.config, &p) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     return p;
 }
-
-/* ---- AC/DC ---- */
 
 /* The warm-up is that of a dense run. A sparse phase begins with the smallest weights of all layers at 0, a dense phase
  * with all momenta at 0, and the weights that were pruned train again. */
@@ -109,8 +101,6 @@ TEST(acdc_phases) {
     forget(&later);
     forget(&last);
 }
-
-/* ---- RigL ---- */
 
 struct gradients {
     int    wanted, calls;
@@ -177,14 +167,13 @@ TEST(rigl_moves_by_dense_gradients) {
     struct run               plain = prepare(), r = plain;
     struct state             first, before, after, next;
     struct gradients         g;
-    char                     path[SUPPORT_PATH];
     int64_t                  moved = 0, new = 0, trained = 0;
     for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
     REQUIRE_OK(run_to(&r, "first", 1, &first));
     REQUIRE_OK(run_to(&r, "before", 2, &before));
     REQUIRE_OK(run_to(&r, "after", 3, &after));
     REQUIRE_OK(run_to(&r, "next", 4, &next));
-    REQUIRE_OK(dense_gradients(&plain, text_into(path, "%s/before/step-2", plain.dir), 2, &g));
+    REQUIRE_OK(dense_gradients(&plain, formatted("%s/before/step-2", plain.dir), 2, &g));
     const double    fraction = cr_prune_step_at(before.run.config, 3, 6).fraction;
     struct cr_prune p        = layers_of(&before);
     CHECK(fraction > 0.3 && fraction < 0.5);

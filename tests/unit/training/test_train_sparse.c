@@ -4,8 +4,6 @@
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/train_support.h"
 
-#include <math.h>
-
 /* A network with 10 % nonzeros in dir/step-1; its configuration is that of pruned_open. */
 static void make_pruned(const struct run *r) {
     OWNED(pruned) p = {0};
@@ -65,12 +63,11 @@ TEST(sparse_kernels_need_fixed_masks) {
 /* The value buffer of the last checkpoint of a run; the caller frees it with cr_free. */
 static cr_status values_of(const struct run *r, const char *name, float **value, int64_t *count) {
     const struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .classes = 3};
-    char                            path[SUPPORT_PATH];
-    OWNED(opened)                   o      = {0};
-    struct cr_state_buffers         at     = {0};
-    cr_status                       status = open_session(&o, r, options, (const char *[]){NULL});
-    text_into(path, "%s/%s/last/model.safetensors", r->dir, name);
-    if (status == CR_OK) status = cr_session_load_weights(&o.session, path, true);
+    OWNED(opened)                   o       = {0};
+    struct cr_state_buffers         at      = {0};
+    cr_status                       status  = open_session(&o, r, options, (const char *[]){NULL});
+    if (status == CR_OK)
+        status = cr_session_load_weights(&o.session, formatted("%s/%s/last/model.safetensors", r->dir, name), true);
     if (status == CR_OK) status = cr_state_buffers_get(&o.session, &at);
     if (status == CR_OK) {
         *count   = o.session.model.store.value_elems;
@@ -121,10 +118,7 @@ TEST(resume_is_bitwise_identical) {
 /* A run that prunes during training, resumed also after the last pruning: it stays on its initial kernels. */
 TEST(resume_after_gradual_pruning) {
     struct run r = prepare();
-    give(&r, "model.widths=8,16");
-    give(&r, "prune.sparsity=0.9");
-    give(&r, "prune.end=1");
-    give(&r, "prune.frequency=2");
+    give(&r, "model.widths=8,16", "prune.sparsity=0.9", "prune.end=1", "prune.frequency=2");
     REQUIRE_OK(TRAIN(&r, "whole", "train.steps=0"));
     REQUIRE_OK(TRAIN(&r, "cut", "train.steps=9"));
     REQUIRE_OK(RESUME(&r, "cut", "train.steps=0"));

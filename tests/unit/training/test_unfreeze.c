@@ -35,8 +35,7 @@ TEST(resume_is_bitwise) {
 /* An epoch need not end with a checkpoint. */
 TEST(checkpoints_may_be_rare) {
     struct run r = prepare();
-    give(&r, "model.freeze=stem");
-    give(&r, "model.unfreeze=1");
+    give(&r, "model.freeze=stem", "model.unfreeze=1");
     REQUIRE_OK(TRAIN(&r, "rare", "train.save_every=5"));
     REQUIRE_OK(TRAIN(&r, "often", "train.save_every=1"));
     check_same(&r, "rare", "often");

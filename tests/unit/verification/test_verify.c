@@ -4,10 +4,7 @@
  * tests/checkops/selftest/checkops_selftest.c. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/inference_support.h"
-#include "tests/harness/owned.h"
 #include "verification/verify.h"
-
-#include <math.h>
 
 /* ---- one op ---- */
 
@@ -164,12 +161,10 @@ TEST(failing_memory) {
     const void *const          outs[CR_OP_OUT_MAX] = {&y};
     struct cr_verify_result    r                   = {0};
     for_each_failing_alloc(f, .least = 4) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_verify_op(d.cpu, &d.p, &d.p.op[0], CR_MATH_F32, &step, &io, outs, &r));
+        failing_alloc_run(&f, cr_verify_op(d.cpu, &d.p, &d.p.op[0], CR_MATH_F32, &step, &io, outs, &r));
     }
 }
 
-/* Every op kind has a verification rule and a reduction length. */
 TEST(every_op_kind_has_a_rule) {
     for (int k = 0; k < CR_OP_COUNT; k++) {
         const struct cr_verify_rule  *rule  = cr_verify_rule((enum cr_op_kind)k);
@@ -180,8 +175,6 @@ TEST(every_op_kind_has_a_rule) {
         if (rule->magnitude) CHECK_INT(strlen(rule->magnitude), cr_op_info((enum cr_op_kind)k)->ins);
     }
 }
-
-/* ---- a whole program ---- */
 
 static cr_status feed(struct net *n) {
     static uint8_t images[BATCH * 32 * 32 * 3];

@@ -4,8 +4,6 @@
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
-#include <math.h>
-
 struct tiny { /* an op on [1,1,1,C] data, C at most 8 */
     struct cr_device     *cpu;
     struct cr_param_store store;

@@ -1,11 +1,9 @@
 /* tests/unit/verification/test_verify_half.c: verification of 16-bit tensors: where a kernel may round, where it must
  * not, and which results must be infinite. Ops have one element, so that every bound can be written here. */
-#include "tests/harness/owned.h"
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
 #include <float.h>
-#include <math.h>
 
 static struct cr_device *open_cpu(void) {
     const struct cr_device_options options = {.ref_only = true};

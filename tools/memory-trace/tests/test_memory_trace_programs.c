@@ -195,8 +195,7 @@ TEST(planning_survives_failing_allocations) {
     write_random(&rng, true, 5, &l, &across, &events);
     for_each_failing_alloc(f, .least = 10) {
         struct planned p;
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, plan_text(l.text.data, l.text.length, 1, &p));
+        failing_alloc_run(&f, plan_text(l.text.data, l.text.length, 1, &p));
         planned_free(&p);
     }
     cr_text_free(&l.text);

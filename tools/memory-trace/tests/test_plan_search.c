@@ -130,8 +130,7 @@ TEST(searching_survives_failing_allocations) {
                                             {1, 2, 3, 0}, {3, 4, 3, 0}, {5, 8, 2, 0}, {1, 7, 1, 0}};
         struct cr_plan_effort effort     = effort_of(1, 0, 1 << 20);
         struct cr_plan_found  found;
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_plan_search(interval, 8, &effort, &found));
+        failing_alloc_run(&f, cr_plan_search(interval, 8, &effort, &found));
     }
 }
 

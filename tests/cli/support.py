@@ -1,4 +1,5 @@
-"""Helpers of tests that run the built program: the program, counted checks, and an empty working folder that hides the user's files."""
+"""Helpers of tests that run the built program: the program, counted checks, and an empty working folder that hides the user's files. To be
+imported before the modules of tests/tools."""
 import csv
 import os
 import shutil
@@ -6,9 +7,10 @@ import subprocess
 import sys
 import tempfile
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/tests/tools")
 import peers
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("CRESNET_BIN", f"{ROOT}/build/cresnet")
 # The [model] section of a network whose steps take almost no time.
 TINY_MODEL = """[model]
@@ -34,9 +36,7 @@ def need(*modules):
 
 def good(name, *args):
     """A command that must succeed."""
-    ran = cresnet(*args, "-q")
-    check(name, ran.returncode == 0, ran.stderr)
-    return ran
+    return ends(name, 0, [], *args, "-q")
 
 
 def refused(name, code, text, *args):
@@ -44,6 +44,14 @@ def refused(name, code, text, *args):
     ran = cresnet(*args, "-q")
     lines = sum(line.startswith("cresnet ") for line in ran.stderr.splitlines())
     check(name, ran.returncode == code and text in ran.stderr and lines == 1, (ran.returncode, ran.stderr))
+
+
+def ends(name, code, texts, *args):
+    """A command that must end with the exit status, and print a text or a list of them."""
+    ran = cresnet(*args)
+    missing = [text for text in ([texts] if isinstance(texts, str) else texts) if text not in ran.stdout + ran.stderr]
+    check(name, ran.returncode == code and not missing, (ran.returncode, missing, ran.stderr))
+    return ran
 
 
 def predicted(run, folder, *args):
