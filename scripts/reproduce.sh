@@ -23,7 +23,7 @@ dry=
 [ $# -gt 0 ] || { echo "rows of $results:"; rows | cut -d'|' -f1 | sed 's/^/  /'; exit 2; }
 name=$1
 shift
-line=$(rows | grep -F "$name|" | grep "^$name|") || die "no row $name in $results"
+line=$(rows | awk -F'|' -v name="$name" '$1 == name { print; found = 1 } END { exit !found }') || die "no row $name in $results; without arguments, reproduce.sh lists the rows"
 IFS='|' read -r _ config values seeds mean lowest highest <<<"$line"
 
 # train SEED: prints the accuracy in %, the number of images and the seconds of the process

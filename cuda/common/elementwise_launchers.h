@@ -131,7 +131,7 @@ cudaError_t ck_se_scale_grad(const struct ck_se_scale *args, cudaStream_t stream
 
 /* Halves the sides of an image [N,H,W,C] to [N,P,Q,C], P = ceil(H/2), Q = ceil(W/2): averages over 2x2 windows, of the
  * pixels inside the image, or blurs (taps 1/4, 1/2, 1/4, reflected borders). With `grad`, `from` is dy [N,P,Q,C] and
- * `to` is dx [N,H,W,C]. Of `image`, only the sizes are read. */
+ * `to` is dx [N,H,W,C]. Of `image`, only the sizes are read; an image has less than 2^31 elements. */
 cudaError_t ck_halve(enum ck_type type, bool blur, bool grad, const void *from, void *to, const struct ck_window *image,
                      cudaStream_t stream);
 

@@ -11,7 +11,8 @@
  *     for (Muon). Its launch function neither allocates nor waits.
  *   - Kernels named cuda.* are cresnet's own code. A kernel accepts f32, f16 and bf16 programs unless its name ends in
  *     a type. Parameters of BN, statistics, biases, gradients of parameters and sums are f32 in all of them.
- *   - cresnet's own kernels are deterministic: no floating-point atomics. They index with 64 bits. */
+ *   - cresnet's own kernels are deterministic: no floating-point atomics. They index with 64 bits, or
+ *     their table accepts only shapes for which 32 suffice. */
 #ifndef CR_CUDA_DEVICE_H
 #define CR_CUDA_DEVICE_H
 

@@ -65,6 +65,9 @@ static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const str
     return c;
 }
 
+/* cuda/elementwise/pointwise_kernels.c: whether 32 bits can index the elements of an image of the first input and of
+ * the first output. */
+bool cr_cuda_window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op);
 /* cuda/sparse/sparse_kernels.c: the convolution of a conv or sparse_filter op with a sparsity pattern. */
 struct ck_conv cuda_sparse_conv_shape(const struct cr_program *program, const struct cr_op *op);
 /* cuda/norm/bn_kernels.c: the ReLU mask and BN gradient sums of a conv_dgrad that runs as a second kernel behind the

@@ -11,7 +11,7 @@
 
 /* ---- accepted operands ---- */
 
-/* cuda/elementwise/pool.cu indexes the elements of an image with 32 bits. */
+/* cuda/elementwise/pool.cuh indexes the elements of an image with 32 bits. */
 static bool fits(const struct cr_tensor *t) {
     int64_t elems = 1;
     for (int i = 1; i < 4; i++) {
@@ -21,8 +21,7 @@ static bool fits(const struct cr_tensor *t) {
     return true;
 }
 
-/* The elements of an image can be indexed with 32 bits. */
-static bool window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+bool cr_cuda_window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
 }
@@ -243,11 +242,12 @@ const struct cr_kernel cr_cuda_pointwise_kernels[] = {
     KERNEL(add, CR_MATH_F32, CR_TYPES_FLOAT),
     KERNEL(cast, CR_MATH_EXACT, CR_TYPES_F32, .accepts = rounds_to_half),
     {CR_KERNEL("cuda.zero", zero, CR_MATH_EXACT), .launch = zero_launch}, /* zero bits are 0 in every type */
+    /* exact without scale_bias */
     KERNEL(maxpool, CR_MATH_F32, CR_TYPES_FLOAT, .optional_in = CR_IN_BIT(maxpool, scale_bias),
-           .optional_out = CR_OUT_BIT(maxpool, index), .accepts = window_accepts), /* exact without scale_bias */
-    KERNEL(maxpool_grad, CR_MATH_F32, CR_TYPES_FLOAT, .accepts = window_accepts),
+           .optional_out = CR_OUT_BIT(maxpool, index), .accepts = cr_cuda_window_accepts),
+    KERNEL(maxpool_grad, CR_MATH_F32, CR_TYPES_FLOAT, .accepts = cr_cuda_window_accepts),
     KERNEL(avgpool, CR_MATH_F32, CR_TYPES_FLOAT),
     KERNEL(avgpool_grad, CR_MATH_F32, CR_TYPES_FLOAT),
-    KERNEL(pad_shortcut, CR_MATH_EXACT, CR_TYPES_FLOAT, .accepts = window_accepts),
-    KERNEL(pad_shortcut_grad, CR_MATH_EXACT, CR_TYPES_FLOAT, .accepts = window_accepts),
+    KERNEL(pad_shortcut, CR_MATH_EXACT, CR_TYPES_FLOAT, .accepts = cr_cuda_window_accepts),
+    KERNEL(pad_shortcut_grad, CR_MATH_EXACT, CR_TYPES_FLOAT, .accepts = cr_cuda_window_accepts),
     {0}};

@@ -84,14 +84,19 @@ static cr_status halve_launch(struct cr_device *device, const struct cr_call *ca
 
 #define KERNEL(kind, launcher)                                                                                         \
     { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .launch = launcher }
+#define HALVE(kind)                                                                                                    \
+    {                                                                                                                  \
+        CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .accepts = cr_cuda_window_accepts,      \
+                                                     .launch = halve_launch                                            \
+    }
 const struct cr_kernel cr_cuda_squeeze_excite_kernels[] = {KERNEL(se_scale, se_scale_launch),
                                                            KERNEL(se_scale_grad, se_scale_grad_launch),
-                                                           KERNEL(avgpool2x2, halve_launch),
-                                                           KERNEL(avgpool2x2_grad, halve_launch),
+                                                           HALVE(avgpool2x2),
+                                                           HALVE(avgpool2x2_grad),
                                                            KERNEL(drop, drop_launch),
                                                            KERNEL(channel_conv, channel_conv_launch),
                                                            KERNEL(channel_conv_dgrad, channel_conv_launch),
                                                            KERNEL(channel_conv_wgrad, channel_conv_wgrad_launch),
-                                                           KERNEL(blurpool, halve_launch),
-                                                           KERNEL(blurpool_grad, halve_launch),
+                                                           HALVE(blurpool),
+                                                           HALVE(blurpool_grad),
                                                            {0}};

@@ -36,7 +36,7 @@ struct plan {
     struct ck_norm_tile *tile; /* device memory, like the next two; NULL on an offline device */
     int32_t             *first_tile;
     int64_t             *offset;           /* [filters] */
-    cudaStream_t         stream[BRANCHES]; /* NULL for branch 0, which is the op's stream; those on offline devices */
+    cudaStream_t         stream[BRANCHES]; /* NULL for branch 0, which uses the op's stream, and on offline devices */
     cudaEvent_t          ready, done[BRANCHES];
 };
 
@@ -65,7 +65,8 @@ static void make_groups(const struct cr_param_store *store, struct plan *plan, b
     }
 }
 
-/* The last groups, which are the largest, first: each goes to the branch with the least work so far. */
+/* Each group goes to the branch with the least work so far. The last groups, whose filters are the largest, come first:
+ * the small ones then even out the branches. */
 static void assign_branches(const struct plan *plan) {
     const double launches       = 1.5e10; /* the launches of a group take as long as so many operations */
     double       load[BRANCHES] = {0};

@@ -26,8 +26,8 @@ bar_of_photos() {
 # An epoch has 50 steps on GPUs. Nothing is saved or evaluated at its end: those times are rows of part imagenet.
 part_packed() {
     local n workers form name rate bar seconds all
-    n=$(most_gpus) all=$WORK/many-photos-$(most_gpus) workers=$(($(nproc) / $(most_gpus)))
     need_gpus 2 "packed JPEGs" && photo_files "packed JPEGs" || return
+    n=$(most_gpus) all=$WORK/many-photos-$(most_gpus) workers=$(($(nproc) / $(most_gpus)))
     bar=$(bar_of_photos "$n")
     fits 60 "packed JPEGs" || return
     # shellcheck disable=SC2046

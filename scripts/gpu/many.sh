@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # many.sh [PART ...]: measures cresnet on all GPUs of a machine, in one call of at most LIMIT_S seconds (530). Each part has a time limit; what no longer
-# fits is a SKIP row and counted. Rows are PASS or FAIL against a bar, INFO without one; exit code 0: no row is FAIL. Without PyTorch, photos, root or a second GPU
-# the rows that need them are SKIP.
+# fits is a SKIP row and counted. Rows are PASS or FAIL against a bar, INFO without one; exit code 0: no row is FAIL. Without PyTorch, photos or root
+# the rows that need them are SKIP; without a second GPU nothing is built or measured.
 #
 # Parts in the order of their weight (about this many seconds on eight GPUs); BUILD is built first if it does not exist:
 #   ranks      120   batch 256 a GPU, peer copies and NCCL: on four GPUs at least 96.5 % of four times the slowest GPU alone, on eight 96 % of eight times
@@ -20,6 +20,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 count=$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -c .)
 [ "${DEVICE:-cuda}" = cuda ] || count=${CPU_RANKS:-4}
+[ "$count" -ge 2 ] || { echo "many.sh: SKIP: needs 2 GPUs, found $count"; exit 0; }
 case $count in 8) default="1 4 8" ;; *) default="1 $count" ;; esac
 export GPUS=${GPUS:-$default} LIMIT_S=${LIMIT_S:-530} IMAGENET_LIMIT=$((${IMAGENET_S:-60} + 210))
 [ $# -gt 0 ] || set -- ranks ddp packed imagenet hosts starts batches

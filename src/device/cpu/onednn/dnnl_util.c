@@ -49,7 +49,8 @@ cr_status cr_dnnl_check(dnnl_status_t status, const char *what) {
     return CR_FAIL(status == dnnl_out_of_memory ? CR_ERR_MEMORY : CR_ERR_DEVICE, "oneDNN: %s (%s)", name, what);
 }
 
-/* oneDNN maps 256 KiB for the code of each kernel and writes there even when the system refuses: it is tried first. */
+/* oneDNN maps 256 KiB for the code of each kernel of a primitive, and writes there even when the system refuses. So
+ * room for 32 kernels is mapped first, and given back. */
 dnnl_status_t cr_dnnl_primitive_create(dnnl_primitive_t *out, const_dnnl_primitive_desc_t desc) {
     enum { CODE_BYTES = 8 << 20 };
     void *room = mmap(NULL, CODE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
