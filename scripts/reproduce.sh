@@ -18,8 +18,9 @@ cresnet=${CRESNET:-$root/build/cresnet}
 # Cells of the rows, separated by |: row, configuration, values, seeds, mean, lowest and highest top-1 in %
 rows() { awk -F' *[|] *' '/^[|] `/ && NF >= 9 { gsub(/`/, ""); print $2 "|" $3 "|" $4 "|" $5 "|" $6 "|" $7 "|" $8 }' "$results"; }
 
-dry=
-[ "${1:-}" != --dry-run ] || { dry=1; shift; }
+dry= given=()
+for argument; do if [ "$argument" = --dry-run ]; then dry=1; else given+=("$argument"); fi; done
+set -- "${given[@]}"
 [ $# -gt 0 ] || { echo "rows of $results:"; rows | cut -d'|' -f1 | sed 's/^/  /'; exit 2; }
 name=$1
 shift

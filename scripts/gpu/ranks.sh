@@ -58,6 +58,11 @@ measure() {
 rate_of() { awk -v b="$1" -v n="$2" -v w="$3" '$1 == b && $2 == n && $3 == w && $4 + 0 > r { r = $4 + 0 } END { if (r) print r }' "$FILES/rates.txt" 2>/dev/null; }
 slowest_gpu() { awk '$1 == 256 && $3 ~ /^gpu/ && (!r || $4 < r) { r = $4; g = $3 } END { print substr(g, 4) + 0 }' "$FILES/rates.txt" 2>/dev/null || echo 0; }
 alone() { CUDA_VISIBLE_DEVICES=$2 measure "$1" 1 "gpu$2"; } # BATCH GPU
+each_alone() { # once in a call: the slowest GPU is the base of all percentages
+    local i
+    [ -z "$(rate_of 256 1 gpu0)" ] || return 0
+    for i in $(seq 0 $(($(most_gpus) - 1))); do alone 256 "$i"; done
+}
 
 # scaling_row BATCH GPUS WHAT [BAR GOAL]: in percent of GPUS times the slowest GPU alone
 scaling_row() {
@@ -77,10 +82,10 @@ bar_256() { case $1 in 4) echo "96.5 98" ;; 8) echo "96 98" ;; *) echo "98 98" ;
 # Each number of GPUs is measured twice with each transport, the second time in decreasing order; the higher rate counts. The bar is that of peer copies,
 # which cresnet uses on up to eight GPUs unless told otherwise.
 part_ranks() {
-    local i n transport numbers
+    local n transport numbers
     need_gpus 2 "several GPUs" && fits 60 "several GPUs" || return
     numbers=$(gpu_numbers | grep -v '^1$')
-    for i in $(seq 0 $(($(most_gpus) - 1))); do alone 256 "$i"; done
+    each_alone
     row INFO "batch 256, each GPU alone" "$(awk '$3 ~ /^gpu/ { print $4 }' "$FILES/rates.txt" | paste -sd' ') img/s"
     for n in $numbers $(echo "$numbers" | tac); do
         for transport in $(transports); do measure 256 "$n" "$transport" "ranks.transport=$transport"; done
@@ -115,8 +120,8 @@ part_ddp() {
 part_batches() {
     local n batch transport slow
     need_gpus 2 "smaller batches" && fits 30 "smaller batches" || return
+    each_alone
     n=$(most_gpus) slow=$(slowest_gpu)
-    [ -n "$(rate_of 256 1 "gpu$slow")" ] || alone 256 "$slow"
     for transport in $(transports); do
         measure 256 "$n" "sync_bn-$transport" "ranks.transport=$transport" model.sync_bn=yes
         scaling_row 256 "$n" "sync_bn-$transport"
