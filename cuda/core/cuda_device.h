@@ -7,12 +7,13 @@
  *
  * Invariants
  *   - Every CUDA, cuDNN and cuBLAS call is checked: CUDA_TRY, CUDNN_TRY, CUBLAS_TRY.
- *   - A kernel launches on cr_cuda_stream(device, call), or on streams of its own that start after it and that it waits
- *     for (Muon). Its launch function neither allocates nor waits.
+ *   - A kernel launches on cr_cuda_stream(device, call). Muon launches on more streams: each of them waits for an event
+ *     of that stream, and that stream waits for an event of each. A launch function neither allocates memory nor blocks
+ *     the host.
  *   - Kernels named cuda.* are cresnet's own code. A kernel accepts f32, f16 and bf16 programs unless its name ends in
  *     a type. Parameters of BN, statistics, biases, gradients of parameters and sums are f32 in all of them.
- *   - cresnet's own kernels are deterministic: no floating-point atomics. They index with 64 bits, or
- *     their table accepts only shapes for which 32 suffice. */
+ *   - cresnet's own kernels are deterministic: no floating-point atomics. They index with 64 bits; a kernel that
+ *     indexes with 32 bits has an `accepts` function that refuses larger shapes. */
 #ifndef CR_CUDA_DEVICE_H
 #define CR_CUDA_DEVICE_H
 

@@ -7,8 +7,9 @@
  * products of M and M',
  *   K <= N:  A = M' M (K x K),  M = M (a I + b A + c A A)
  *   K >  N:  A = M M' (N x N),  M = (a I + b A + c A A) M
- * Small matrices leave most of the GPU idle, so the groups are spread over BRANCHES streams, which start after the
- * input of the iteration and which the op's stream waits for. Each branch has a workspace of its own.
+ * The products of one group of small matrices use only a few multiprocessors, so the groups run at the same time, on
+ * BRANCHES streams: each waits until the input of the iteration is written, and the op's stream waits for all of them.
+ * Each branch has its own workspace.
  * Deterministic: a group's result does not depend on its branch, and no algorithm is chosen by timing. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -65,10 +66,10 @@ static void make_groups(const struct cr_param_store *store, struct plan *plan, b
     }
 }
 
-/* Each group goes to the branch with the least work so far. The last groups, whose filters are the largest, come first:
- * the small ones then even out the branches. */
+/* Assigns each group to the branch with the least work so far, in reverse order: the last groups have the largest
+ * filters, and the small groups that follow balance the branches. */
 static void assign_branches(const struct plan *plan) {
-    const double launches       = 1.5e10; /* the launches of a group take as long as so many operations */
+    const double launches       = 1.5e10; /* operations that take as long as the launches of a group */
     double       load[BRANCHES] = {0};
     for (int i = plan->groups - 1; i >= 0; i--) {
         struct group *g = &plan->group[i];
@@ -306,7 +307,7 @@ static struct ck_muon_input input_of(struct cr_device *device, const struct cr_c
                                   .nesterov   = call->op->attr.sgd.nesterov};
 }
 
-/* The groups of a branch, after the input of the iteration. */
+/* Launches the groups of a branch on w->stream. */
 static cr_status launch_branch(struct work *w, const struct plan *plan, int branch, char *workspace, float *y) {
     const size_t  elem    = w->type == CUDA_R_16F ? sizeof(uint16_t) : sizeof(float);
     const double *inverse = (const double *)(const void *)workspace;
@@ -323,6 +324,7 @@ static cr_status launch_branch(struct work *w, const struct plan *plan, int bran
     return CR_OK;
 }
 
+/* Launches all branches: the other streams wait for the stream of branch 0, and that one waits for them. */
 static cr_status launch_branches(struct work *w, const struct plan *plan, char *workspace, float *y) {
     const cudaStream_t stream = w->stream;
     const int          used   = CR_MIN(BRANCHES, plan->groups);
