@@ -127,11 +127,12 @@ static __global__ void __launch_bounds__(THREADS) store_kernel(struct ck_muon_gr
 
 template <typename T> static __global__ void __launch_bounds__(THREADS) polynomial_kernel(struct ck_muon_polynomial a) {
     const int64_t step = (int64_t)gridDim.x * THREADS, elems = a.rows * a.rows;
-    T            *p = static_cast<T *>(a.p) + (int64_t)blockIdx.y * elems;
-    const float  *q = a.q + (int64_t)blockIdx.y * elems;
+    const T      *from   = static_cast<const T *>(a.from) + (int64_t)blockIdx.y * elems;
+    const float  *square = a.square + (int64_t)blockIdx.y * elems;
+    T            *p      = static_cast<T *>(a.p) + (int64_t)blockIdx.y * elems;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < elems; i += step) {
         const float diagonal = i % (a.rows + 1) == 0 ? a.a : 0.0f;
-        p[i]                 = ck_round<T>(diagonal + a.b * ck_float(p[i]) + a.c * q[i]);
+        p[i]                 = ck_round<T>(diagonal + a.b * ck_float(from[i]) + a.c * square[i]);
     }
 }
 

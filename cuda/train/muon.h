@@ -49,11 +49,12 @@ cudaError_t ck_muon_load(const struct ck_muon_group *group, const float *y, void
 /* y = x */
 cudaError_t ck_muon_store(const struct ck_muon_group *group, const void *x, float *y, cudaStream_t stream);
 
-/* p = a I + b p + c q for `count` matrices of rows x rows elements. */
+/* p = a I + b from + c square for `count` matrices of rows x rows elements; p may be `from`. */
 struct ck_muon_polynomial {
-    enum ck_type type; /* of p */
+    enum ck_type type; /* of p and from */
+    const void  *from;
+    const float *square;
     void        *p;
-    const float *q;
     int64_t      rows;
     int          count;
     float        a, b, c;
