@@ -194,7 +194,9 @@ static cr_status join(const char *root, const char *part, char **out) {
 /* With errno set by stat. The error begins with the key, its value and the place where it is set. */
 static cr_status fail_root(const struct cr_config *config, const char *root) {
     if (errno != ENOENT) return cr_config_fail(config, "data.root", "%s: %s", root, strerror(errno));
-    return cr_config_fail(config, "data.root", "there is no such folder: set data.root to the folder of your images");
+    return cr_config_fail(config, "data.root",
+                          "there is no such folder: set data.root to the folder of your images; the scripts "
+                          "datasets/fetch-*.sh download public sets");
 }
 
 static cr_status open_split(const struct cr_config *config, enum cr_split split, const char *root,

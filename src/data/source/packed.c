@@ -102,7 +102,8 @@ cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, st
     CR_TRY(cr_path_format(other, "%s/%s", config->data.root, file_names[split == CR_SPLIT_TRAIN]));
     if (access(path, F_OK) != 0)
         return cr_config_fail(config, "data.root",
-                              "%s does not exist: set data.root to the folder that cresnet data pack has written",
+                              "%s does not exist: set data.root to the folder that cresnet data pack or a script "
+                              "datasets/fetch-*.sh has written",
                               path);
     CR_TRY(cr_pack_open(path, &pack));
     dataset->state    = pack;
