@@ -1,5 +1,5 @@
-/* tests/unit/data/test_jpeg_scan.c: what the loader leaves to a device that decodes JPEGs: a scan describes its image
- * completely (a file made of it anew has the same pixels), and batches are the same whoever decodes. */
+/* tests/unit/data/test_jpeg_scan.c: what the loader leaves to a device that decodes JPEGs, and batches are the same
+ * whoever decodes. That a scan describes its image completely: tests/gpu/test_cuda_jpeg.c. */
 #include "tests/harness/jpeg_support.h"
 
 #include "data/image/jpeg.h"
@@ -7,111 +7,6 @@
 #include "tests/harness/image_support.h"
 
 enum { DATA_BYTES = 4 << 20, IMAGES = 24 };
-
-static void put16(struct cr_text *out, int marker, int length) {
-    const uint8_t head[] = {0xff, (uint8_t)marker, (uint8_t)(length >> 8), (uint8_t)length};
-    cr_text_add_bytes(out, head, sizeof head);
-}
-static void put_code(struct cr_text *out, int id, const struct cr_jpeg_code *code) {
-    int symbols = 0;
-    for (int i = 0; i < 16; i++) symbols += code->count[i];
-    put16(out, 0xc4, 2 + 1 + 16 + symbols);
-    cr_text_add_bytes(out, &(uint8_t){(uint8_t)id}, 1);
-    cr_text_add_bytes(out, code->count, 16);
-    cr_text_add_bytes(out, code->symbol, (size_t)symbols);
-}
-
-/* zigzag order: position in the block of each coefficient, by the rule of the standard. */
-static void make_zigzag(int order[64]) {
-    for (int i = 0, x = 0, y = 0; i < 64; i++) {
-        order[i] = 8 * y + x;
-        if ((x + y) % 2 == 0) { /* upwards */
-            if (x == 7)
-                y++;
-            else if (y == 0)
-                x++;
-            else
-                x++, y--;
-        } else if (y == 7)
-            x++;
-        else if (x == 0)
-            y++;
-        else
-            x--, y++;
-    }
-}
-
-static void make_file(const struct cr_jpeg_scan *s, const uint8_t *data, struct cr_text *out) {
-    int order[64];
-    make_zigzag(order);
-    cr_text_add_bytes(out, "\xff\xd8", 2);
-    for (int c = 0; c < s->components; c++) {
-        put16(out, 0xdb, 2 + 1 + 128);
-        cr_text_add_bytes(out, &(uint8_t){(uint8_t)(0x10 | c)}, 1);
-        for (int k = 0; k < 64; k++) {
-            const int     step    = s->step[c][order[k]];
-            const uint8_t bytes[] = {(uint8_t)(step >> 8), (uint8_t)step};
-            cr_text_add_bytes(out, bytes, 2);
-        }
-    }
-    put16(out, 0xc1, 8 + 3 * s->components); /* extended: steps of 16 bits */
-    const uint8_t size[] = {8,
-                            (uint8_t)(s->height >> 8),
-                            (uint8_t)s->height,
-                            (uint8_t)(s->width >> 8),
-                            (uint8_t)s->width,
-                            (uint8_t)s->components};
-    cr_text_add_bytes(out, size, sizeof size);
-    for (int c = 0; c < s->components; c++) {
-        const uint8_t component[] = {(uint8_t)(c + 1), (uint8_t)(c ? 0x11 : s->h << 4 | s->v), (uint8_t)c};
-        cr_text_add_bytes(out, component, 3);
-    }
-    for (int t = 0; t < CR_JPEG_TABLES; t++) {
-        put_code(out, t, &s->dc[t]);
-        put_code(out, 0x10 | t, &s->ac[t]);
-    }
-    put16(out, 0xda, 6 + 2 * s->components);
-    cr_text_add_bytes(out, &(uint8_t){(uint8_t)s->components}, 1);
-    for (int c = 0; c < s->components; c++) {
-        const uint8_t component[] = {(uint8_t)(c + 1), (uint8_t)(s->dc_of[c] << 4 | s->ac_of[c])};
-        cr_text_add_bytes(out, component, 2);
-    }
-    cr_text_add_bytes(out, "\0\x3f\0", 3);
-    for (uint32_t i = 0; i < s->bytes; i++) {
-        cr_text_add_bytes(out, data + s->at + i, 1);
-        if (data[s->at + i] == 0xff) cr_text_add_bytes(out, "\0", 1);
-    }
-    cr_text_add_bytes(out, "\xff\xd9", 2);
-}
-
-TEST(a_scan_describes_its_image) {
-    static const struct jpeg_form forms[] = {
-        {1, 1, 90, 331, 257, .noise = true}, {2, 1, 75, 300, 200, .optimize = true},
-        {1, 2, 60, 129, 190, .restart = 0},  {2, 2, 85, 401, 333, .restart = 0},
-        {0, 0, 80, 222, 175, .restart = 0},  {2, 2, 5, 16, 16, .optimize = true}};
-    static uint8_t      memory[DATA_BYTES];
-    struct cr_jpeg_data data    = {.bytes = memory, .capacity = sizeof memory};
-    OWNED(scratch)      scratch = {0};
-    for (size_t i = 0; i < CR_COUNT(forms); i++) {
-        size_t               count;
-        OWNED(bytes)         bytes  = make_jpeg(&forms[i], &count);
-        struct cr_stored     stored = {.bytes = bytes, .count = count, .format = CR_RGB8};
-        const int            box[4] = {1, 2, 9, 7};
-        struct cr_jpeg_scan  scan   = {0};
-        struct cr_lazy_image lazy;
-        OWNED(text)          file = {0};
-        OWNED(image)         want = {0}, got = {0};
-        REQUIRE_OK(cr_lazy_image_open(&stored, "made.jpg", &scratch, &lazy));
-        REQUIRE(cr_jpeg_scan_make(&lazy, box, 0, &scratch, &data, &scan));
-        CHECK(!memcmp(scan.box, box, sizeof box) && scan.at % CR_JPEG_PADDING == 0);
-        for (int k = 0; k < CR_JPEG_PADDING; k++) CHECK_INT(memory[scan.at + scan.bytes + (uint32_t)k], 0);
-        make_file(&scan, memory, &file);
-        REQUIRE_OK(image_decode(bytes, count, "made.jpg", &want));
-        REQUIRE_OK(image_decode(file.data, file.length, "made of a scan", &got));
-        CHECK(got.width == want.width && got.height == want.height);
-        CHECK(!memcmp(got.rgb, want.rgb, (size_t)(3 * want.width * want.height)));
-    }
-}
 
 static bool makes_scan(const struct jpeg_form *form, struct cr_stored stored, int min_side, size_t capacity) {
     static uint8_t       memory[DATA_BYTES];

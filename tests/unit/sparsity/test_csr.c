@@ -1,7 +1,32 @@
-/* tests/unit/sparsity/test_csr.c: formats of sparse filters. Each format is unpacked by an independent loop, weight by
- * weight. */
+/* tests/unit/sparsity/test_csr.c: the places of nonzero weights, from bits; 2:4; memory that runs out in all formats of
+ * sparse filters. What kernels compute with each format: test_checkops. */
+#include "sparsity/band_2_4.h"
+#include "sparsity/sparsity.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/sparse_support.h"
+#include "tests/harness/test.h"
+
+OWNABLE(sparse, struct cr_sparse, cr_sparse_free(x))
+
+/* Encodes the sparsity pattern of a filter: the elements with a mask byte other than 0; with mask NULL the elements
+ * other than 0. The caller calls cr_sparse_free. */
+static cr_status sparse_encode(const float *filter, const uint8_t *mask, int64_t K, int64_t R, int64_t S, int64_t C,
+                               struct cr_sparse *sparse) {
+    const int64_t elems = K * R * S * C;
+    OWNED(bytes)  bits  = NULL;
+    CR_ALLOC(bits, (size_t)elems / 8 + 1);
+    for (int64_t i = 0; i < elems; i++)
+        if (mask ? mask[i] != 0 : filter[i] != 0.0f) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << i % 8);
+    return cr_sparse_from_bits(bits, 0, K, R, S, C, sparse);
+}
+
+/* Writes the elements of the pattern to `to` and 0 elsewhere; both filters are dense K,R,S,C. */
+static void sparse_decode(const struct cr_sparse *sparse, const float *filter, float *to) {
+    const int64_t taps = sparse->R * sparse->S * sparse->C;
+    memset(to, 0, (size_t)(sparse->K * taps) * sizeof *to);
+    for (int64_t k = 0; k < sparse->K; k++)
+        for (int64_t i = sparse->row[k]; i < sparse->row[k + 1]; i++)
+            to[k * taps + sparse->index[i]] = filter[k * taps + sparse->index[i]];
+}
 
 struct shape {
     int64_t K, R, S, C;
@@ -75,149 +100,17 @@ TEST(explicit_zeros_are_preserved) {
     CHECK_INT(sparse.index[0], 0);
 }
 
-/* One shape, one linearisation: every entry has the offset that a plain loop over the filter gives. */
-static void linearised_once(const struct shape *s, int64_t chunk, int64_t stride, int64_t multiple) {
-    OWNED(sparse)           sparse = {0};
-    struct cr_linear_filter to;
-    make(s);
-    REQUIRE(sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-    const struct cr_linear_layout how = {.stride   = stride,
-                                         .chunk    = chunk,
-                                         .c_step   = 100000,
-                                         .r_phase  = 7000,
-                                         .r_step   = 300,
-                                         .s_phase  = 50,
-                                         .s_step   = 1,
-                                         .rows     = s->K + 2,
-                                         .multiple = multiple};
-    REQUIRE(cr_sparse_linearize(&sparse, &how, &to) == CR_OK);
-    sparse_fill(filter, &to);
-    int64_t counted = -1;
-    CHECK(cr_sparse_linearize_count(&sparse, &how, &counted) == CR_OK && counted == to.entries);
-    CHECK_INT(to.chunks, (s->C + chunk - 1) / chunk);
-    for (int64_t i = 0; i < to.chunks; i++)
-        for (int64_t k = 0; k < to.rows; k++) {
-            const uint32_t *start = &to.start[i * to.rows + k];
-            uint32_t        at = start[0], last = 0;
-            for (int64_t r = 0; k < s->K && r < s->R; r++)
-                for (int64_t q = 0; q < s->S; q++)
-                    for (int64_t c = i * chunk; c < CR_MIN(s->C, (i + 1) * chunk); c++) {
-                        const int64_t w = ((k * s->R + r) * s->S + q) * s->C + c;
-                        if (!mask[w]) continue;
-                        last = (uint32_t)((c - i * chunk) * 100000 + r % stride * 7000 + r / stride * 300 +
-                                          q % stride * 50 + q / stride);
-                        CHECK(at < start[1] && to.entry[at].value == filter[w] && to.entry[at].offset == last);
-                        at++;
-                    }
-            CHECK_INT((start[1] - start[0]) % multiple, 0);
-            CHECK(start[1] - at < multiple);
-            for (; at < start[1]; at++) CHECK(to.entry[at].value == 0.0f && to.entry[at].offset == last);
-        }
-    cr_linear_filter_free(&to);
-}
-TEST(offsets_are_linearised) {
-    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
-        linearised_once(&shapes[i], shapes[i].C, 1, 1);
-        linearised_once(&shapes[i], 4, 2, 2);
-        linearised_once(&shapes[i], 3, 3, 4);
-    }
-}
-
-TEST(sell_slices_contain_every_row) {
-    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
-        const struct shape     *s    = &shapes[i];
-        const int64_t           taps = s->R * s->S * s->C, slice_rows = 32;
-        OWNED(sparse)           sparse = {0};
-        struct cr_linear_filter to;
-        make(s);
-        REQUIRE(sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-        REQUIRE(cr_sparse_sell(&sparse, slice_rows, &to) == CR_OK);
-        sparse_fill(filter, &to);
-        CHECK_INT(to.rows, (s->K + slice_rows - 1) / slice_rows);
-        CHECK_INT(cr_sparse_sell_count(&sparse, slice_rows), to.entries);
-        memset(back, 0, sizeof back);
-        for (int64_t slice = 0; slice < to.rows; slice++)
-            for (uint32_t step = to.start[slice]; step < to.start[slice + 1]; step++)
-                for (int64_t row = 0; row < slice_rows; row++) {
-                    const struct cr_sparse_entry e = to.entry[step * slice_rows + row];
-                    const int64_t k = slice * slice_rows + row, r = e.offset >> 24, q = e.offset >> 16 & 255,
-                                  c = e.offset & 65535;
-                    if (e.value == 0.0f) continue;
-                    CHECK(k < s->K && r < s->R && q < s->S && c < s->C);
-                    if (k < s->K) back[k * taps + (r * s->S + q) * s->C + c] += e.value;
-                }
-        CHECK(memcmp(back, filter, (size_t)(s->K * taps) * sizeof *back) == 0);
-        cr_linear_filter_free(&to);
-    }
-}
-
-enum { SIDE_H = 7, SIDE_W = 5 };
-
-/* dx = sum of dy * w over all outputs that read a pixel, one output after the other. */
-static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t P, int64_t Q, const float *dy,
-                    float *dx) {
-    memset(dx, 0, (size_t)(SIDE_H * SIDE_W * s->C) * sizeof *dx);
-    for (int64_t i = 0; i < P * Q * s->K * s->R * s->S; i++) {
-        const int64_t q = i % s->S, r = i / s->S % s->R, k = i / s->S / s->R % s->K, pixel = i / s->S / s->R / s->K;
-        const int64_t h = pixel / Q * stride - pad + r, w = pixel % Q * stride - pad + q;
-        for (int64_t c = 0; h >= 0 && h < SIDE_H && w >= 0 && w < SIDE_W && c < s->C; c++)
-            dx[(h * SIDE_W + w) * s->C + c] += dy[pixel * s->K + k] * filter[((k * s->R + r) * s->S + q) * s->C + c];
-    }
-}
-
-/* Result of the filter of one phase at a pixel of dy. */
-static float transposed_at(const struct cr_sparse *f, const struct cr_transposition *t, int64_t i, int64_t j, int64_t c,
-                           int64_t P, int64_t Q, const float *dy) {
-    float sum = 0;
-    for (int64_t e = f->row[c]; e < f->row[c + 1]; e++) {
-        const int64_t k = f->index[e] % f->C, q = f->index[e] / f->C % f->S, r = f->index[e] / f->C / f->S;
-        const int64_t row = i - t->pad + r, column = j - t->pad + q;
-        CHECK(r < f->R && (e == f->row[c] || f->index[e] > f->index[e - 1])); /* in order */
-        if (row >= 0 && row < P && column >= 0 && column < Q)
-            sum += dy[(row * Q + column) * f->C + k] * filter[f->element[e]];
-    }
-    return sum;
-}
-
-static void transposed_once(const struct shape *s, int64_t stride, int64_t pad) {
-    static float  dy[(SIDE_H + 9) * (SIDE_W + 9) * 64], want[SIDE_H * SIDE_W * 96];
-    const int64_t P = (SIDE_H + 2 * pad - s->R) / stride + 1, Q = (SIDE_W + 2 * pad - s->S) / stride + 1;
-    OWNED(sparse) sparse = {0};
-    make(s);
-    if (SIDE_H + 2 * pad < s->R || SIDE_W + 2 * pad < s->S) return;
-    for (int64_t i = 0; i < s->K * s->R * s->S * s->C; i++)
-        filter[i] = mask[i] ? (float)(draw() % 9) + 1 : 0.0f; /* sums are exact */
-    for (int64_t i = 0; i < P * Q * s->K; i++) dy[i] = (float)(draw() % 9);
-    REQUIRE(sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-    scatter(s, stride, pad, P, Q, dy, want);
-    int64_t seen = 0;
-    for (int64_t h = 0; h < stride; h++)
-        for (int64_t w = 0; w < stride; w++) {
-            const struct cr_transposition t          = cr_sparse_transposition(s->R, s->S, stride, pad, h, w);
-            OWNED(sparse)                 transposed = {0};
-            CHECK(t.pad >= 0);
-            if (t.R) REQUIRE(cr_sparse_transpose(&sparse, &t, &transposed) == CR_OK);
-            if (t.R) seen += cr_sparse_nnz(&transposed);
-            for (int64_t i = 0; h + i * stride < SIDE_H; i++)
-                for (int64_t j = 0; w + j * stride < SIDE_W; j++)
-                    for (int64_t c = 0; c < s->C; c++) {
-                        const float x = t.R ? transposed_at(&transposed, &t, i, j, c, P, Q, dy) : 0;
-                        CHECK(x == want[((h + i * stride) * SIDE_W + w + j * stride) * s->C + c]);
-                    }
-        }
-    CHECK_INT(seen, cr_sparse_nnz(&sparse)); /* each weight belongs to one phase */
-}
-TEST(transposed_filters_give_gradients) {
-    for (size_t i = 0; i < CR_COUNT(shapes); i++)
-        for (int64_t stride = 1; stride <= 4; stride++)
-            for (int64_t pad = 0; pad <= 3; pad++) transposed_once(&shapes[i], stride, pad);
-}
-
 TEST(failing_allocations) {
     const struct cr_linear_layout how           = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
     const struct cr_transposition transposition = cr_sparse_transposition(3, 3, 1, 1, 0, 0);
+    const struct cr_block_layout  blocks        = {.side = 4, .teams = 2};
+    const struct cr_mma_sp_layout bands         = {.stride = 1, .chunk = 8, .bands = 1};
+    const uint8_t                 all[64]       = {0xff, 0xff};
     struct cr_sparse              sparse, other;
     struct cr_linear_filter       to;
+    struct cr_block_sparse        block;
+    struct cr_mma_sp_map          map;
+    struct cr_mma_sp              packed;
     int64_t                       counted;
     make(&shapes[1]);
     for_each_failing_alloc(f, .least = 3) {
@@ -240,37 +133,24 @@ TEST(failing_allocations) {
         const cr_status status = failing_alloc_run(&f, cr_sparse_sell(&sparse, 32, &to));
         if (status == CR_OK) cr_linear_filter_free(&to);
     }
+    for_each_failing_alloc(f, .least = 4) {
+        const cr_status status = failing_alloc_run(&f, cr_block_sparse_encode(all, 0, 8, 3, 3, 4, &blocks, &block));
+        if (status == CR_OK) cr_block_sparse_free(&block);
+    }
+    for_each_failing_alloc(f, .least = 2) {
+        const cr_status status = failing_alloc_run(&f, cr_mma_sp_map_make(&sparse, &map));
+        if (status == CR_OK) cr_mma_sp_map_free(&map);
+    }
+    REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK);
+    for_each_failing_alloc(f, .least = 5) {
+        const cr_status status = failing_alloc_run(&f, cr_mma_sp_make(&map, &bands, true, &packed));
+        if (status == CR_OK) cr_mma_sp_free(&packed);
+    }
+    cr_mma_sp_map_free(&map);
     cr_sparse_free(&sparse);
 }
 
 /* ---- 2:4 ---- */
-
-enum { ROWS = 32, COLUMNS = 64 };
-static uint16_t dense[ROWS][COLUMNS], values[ROWS][COLUMNS / 2], places[ROWS][COLUMNS / 16], again[ROWS][COLUMNS];
-
-/* All patterns of four bits with at most two set, in turn. */
-static void make_24(void) {
-    for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
-        static const unsigned patterns[] = {0, 1, 2, 4, 8, 3, 5, 9, 6, 10, 12};
-        const unsigned        pattern    = patterns[(unsigned)i * 7 % CR_COUNT(patterns)];
-        uint16_t             *four       = &dense[0][0] + i * 4;
-        for (unsigned j = 0; j < 4; j++) four[j] = (uint16_t)(pattern >> j & 1u ? (draw() & 0x3fffu) + 1 : 0);
-    }
-}
-
-TEST(two_four_is_restored) {
-    make_24();
-    REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
-    for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
-        const unsigned two = (unsigned)(&places[0][0])[i / 4] >> 4 * (i % 4);
-        CHECK((two & 3u) < (two >> 2 & 3u));
-    }
-    memset(again, 0xff, sizeof again);
-    sparse_24_decode(&values[0][0], &places[0][0], ROWS, COLUMNS, &again[0][0]);
-    CHECK(memcmp(again, dense, sizeof dense) == 0);
-    dense[3][4] = dense[3][5] = dense[3][7] = 1;
-    CHECK(!cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
-}
 
 /* From a bit pattern, at any bit offset; rows may end in the middle of a group, which the next row does not
  * complete. */

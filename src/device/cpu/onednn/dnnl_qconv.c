@@ -55,7 +55,7 @@ static bool is_int8(enum cr_dtype dtype) {
 
 /* Without VNNI oneDNN adds pairs of products in 16 bits, and these sums saturate: results are wrong by any amount. With
  * AVX-VNNI cpu.qconv is as fast. oneDNN 2.6 for ARM has no layout for some filters of 8-bit convolutions, and its sums
- * with a signed summand are wrong (tests/unit/device/test_cpu_quant.c, under qemu). */
+ * with a signed summand are wrong (test_checkops, under qemu). */
 bool cr_cpu_dnnl_is_best_int8(void) {
 #ifdef __x86_64__
     return (unsigned)dnnl_get_effective_cpu_isa() & (dnnl_cpu_isa_avx512_core_vnni & ~dnnl_cpu_isa_avx512_core);
