@@ -153,19 +153,6 @@ TEST(many_delayed_steps_in_fp16) {
     check_delayed(CR_F16);
 }
 
-TEST(offloading_without_delays_changes_nothing) {
-    NEED_GPU();
-    struct batches *b = draw_batches();
-    struct outcome  plain, with;
-    REQUIRE(b != NULL);
-    REQUIRE_OK(outcome_make(CR_F32, PLAIN, 0, NULL, b, 50, &plain));
-    REQUIRE_OK(outcome_make(CR_F32, BY_HAND, 0, NULL, b, 50, &with));
-    CHECK(same(&plain, &with));
-    cr_free(plain.store);
-    cr_free(with.store);
-    cr_free(b);
-}
-
 static void forget_waits_of(struct cr_program *p, enum cr_op_kind kind) {
     for (int i = 0; i < p->ops; i++)
         for (int k = 0; k < CR_OP_WAIT_MAX && p->op[i].kind == kind; k++) p->op[i].wait[k] = CR_NONE;
@@ -193,22 +180,4 @@ TEST(missing_waits_are_detected) {
     }
     cr_free(plain.store);
     cr_free(b);
-}
-
-/* Rates that the plan assumes: both directions together, and the fixed time of a copy. Only logged: a machine may be
- * slow. */
-TEST(rates_of_copies_are_measured) {
-    NEED_GPU();
-    OWNED(net)        r     = {0};
-    OWNED(cost_table) costs = NULL;
-    REQUIRE_OK(run_make(&r, CR_F32, PLAIN));
-    REQUIRE_OK(cr_cost_table_open(r.device, "", &costs));
-    struct cr_cost_model t     = cr_cost_table_model(costs);
-    const int64_t        start = cr_time_ns();
-    CHECK_STATUS(cr_cost_table_copy_rates(costs, &t), CR_OK);
-    printf("    to host %.1f GB/s, to device %.1f GB/s, %.1f us a copy; measured in %.2f s\n",
-           t.to_host_bytes_per_s * 1e-9, t.to_device_bytes_per_s * 1e-9, t.copy_latency_s * 1e6,
-           (double)(cr_time_ns() - start) * 1e-9);
-    CHECK(t.to_host_bytes_per_s > 1e9 && t.to_device_bytes_per_s > 1e9 && t.copy_latency_s < 1e-3 &&
-          t.copy_latency_s > 0);
 }

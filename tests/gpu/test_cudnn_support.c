@@ -1,6 +1,6 @@
 /* tests/gpu/test_cudnn_support.c: every op of networks with any number of channels has a kernel on compute capability
- * 8.0 and 9.0, in every precision, plain and fused; what cuDNN and our own kernels refuse. cuDNN is queried for an
- * offline GPU: the test needs the libraries, but no GPU. */
+ * 8.0 and 9.0, in every precision, plain and fused. cuDNN is queried for an offline GPU: the test needs the libraries,
+ * but no GPU. Results of what kernels accept: test_checkops, on a GPU. */
 #include "compiler/passes.h"
 #include "cuda/common/conv_family.h"
 #include "cuda/core/cuda_device.h"
@@ -119,115 +119,13 @@ TEST(networks_with_any_number_of_channels_have_kernels) {
 /* What cuDNN says about an offline device depends on the GPUs that it can see: see cr_cudnn_device_open_offline. */
 TEST(offline_queries_see_no_gpu) {
     NEED_LIBRARIES();
-    struct alone a;
-    int          count = 0;
+    struct alone         a;
+    struct cudnn_support s;
+    int                  count = 0;
     setenv("CUDA_VISIBLE_DEVICES", "0", 1);
     alone_open(&a, ACT_SUMS, CR_F16, &(struct shape_of_conv){256, 56, 64, 64, 1, 1, 0});
-    support_of(&a, 80, CR_MATH_F16);
+    CHECK_STATUS(cr_cudnn_support(gpu_of(80), &a.p, &a.op, CR_MATH_F16, false, &s), CR_OK);
     alone_close(&a);
     CHECK_STR(getenv("CUDA_VISIBLE_DEVICES"), "");
     CHECK(cudaGetDeviceCount(&count) != cudaSuccess || count == 0);
-}
-
-/* ---- unsupported ops ---- */
-
-/* A single op `conv`: x N,8,8,8 with a 3x3 filter; y has `P` pixels per side, 8 is correct. */
-static bool is_supported(enum cr_dtype real, enum cr_math math, int64_t P) {
-    const struct shape_of_conv s = {2, 8, 8, 8, 3, 1, 1};
-    struct alone               a;
-    alone_open(&a, PLAIN, real, &s);
-    a.op.out[CR_OUT_conv_y] = tensor(&a, "other", real, 2, P, P, 8);
-    const bool yes          = support_of(&a, 90, math).supported;
-    alone_close(&a);
-    return yes;
-}
-
-TEST(unsupported_ops_are_refused) {
-    NEED_LIBRARIES();
-    CHECK(is_supported(CR_F32, CR_MATH_F32, 8));
-    CHECK(is_supported(CR_F32, CR_MATH_TF32, 8));
-    CHECK(is_supported(CR_F16, CR_MATH_F16, 8));
-    CHECK(is_supported(CR_BF16, CR_MATH_BF16, 8));
-    CHECK(!is_supported(CR_F64, CR_MATH_F32, 8));
-    CHECK(!is_supported(CR_F32, CR_MATH_F16, 8));
-    CHECK(!is_supported(CR_BF16, CR_MATH_F16, 8));
-    CHECK(!is_supported(CR_F16, CR_MATH_F16, 9)); /* the answer of cuDNN, not of our rules */
-}
-
-/* Whether a form is still supported when one slot has another type or has another option. */
-static bool form_is_supported(enum form form, void (*change)(struct alone *a)) {
-    const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
-    struct alone               a;
-    alone_open(&a, form, CR_F16, &s);
-    if (change) change(&a);
-    const bool yes = support_of(&a, 90, CR_MATH_F16).supported;
-    alone_close(&a);
-    return yes;
-}
-static void wide_scale_bias(struct alone *a) {
-    a->op.in[CR_IN_conv_scale_bias] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
-}
-static void wide_wgrad_scale_bias(struct alone *a) {
-    a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
-}
-static void with_relu(struct alone *a) {
-    a->op.attr.conv.relu = true;
-}
-static void with_sums(struct alone *a) {
-    a->op.out[CR_OUT_conv_sums] = tensor(a, "more", CR_F32, 2, 1, 1, 16);
-}
-static void half_sums(struct alone *a) {
-    a->op.out[CR_OUT_conv_sums] = tensor(a, "more", CR_F16, 2, 1, 1, 16);
-}
-static void half_bias(struct alone *a) {
-    a->op.in[CR_IN_conv_bias] = tensor(a, "other", CR_F16, 1, 1, 1, 16);
-}
-static void no_gamma(struct alone *a) {
-    a->op.in[CR_IN_conv_dgrad_gamma] = CR_NONE;
-}
-static void no_bn_x(struct alone *a) {
-    a->op.in[CR_IN_conv_dgrad_bn_x] = CR_NONE;
-}
-static void no_grad_sums(struct alone *a) {
-    a->op.out[CR_OUT_conv_dgrad_grad_sums] = CR_NONE;
-}
-static void wide_dgrad_add(struct alone *a) {
-    a->op.in[CR_IN_conv_dgrad_add] = tensor(a, "wide", CR_F32, 2, 8, 8, 16);
-}
-
-TEST(slot_types_are_checked) {
-    NEED_LIBRARIES();
-    CHECK(form_is_supported(ACT_SUMS, NULL));
-    CHECK(!form_is_supported(ACT_SUMS, wide_scale_bias));
-    CHECK(!form_is_supported(ACT_SUMS, half_sums));
-    CHECK(!form_is_supported(ACT_SUMS, with_relu));
-    CHECK(!form_is_supported(PLAIN, with_relu));
-    CHECK(!form_is_supported(BIAS_RELU, with_sums));
-    CHECK(!form_is_supported(BIAS_RELU, wide_scale_bias));
-    CHECK(form_is_supported(BIAS_RELU, NULL));
-    CHECK(!form_is_supported(BIAS_RELU, half_bias)); /* a bias is f32 */
-    CHECK(form_is_supported(ACT_WGRAD, NULL));
-    CHECK(!form_is_supported(ACT_WGRAD, wide_wgrad_scale_bias));
-    CHECK(form_is_supported(DGRAD_BN, no_grad_sums));
-    CHECK(!form_is_supported(DGRAD_BN, no_gamma));
-    CHECK(!form_is_supported(DGRAD_BN, no_bn_x));
-    CHECK(!form_is_supported(DGRAD_ADD, wide_dgrad_add));
-}
-
-/* Our own kernels, which come after cuDNN's, support a plain convolution in every type, without fused options. */
-TEST(own_convolution_kernels_are_plain) {
-    const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
-    for (size_t i = 0; i < CR_COUNT(precisions) * FORMS; i++) {
-        const struct precision *precision = &precisions[i / FORMS];
-        const enum form         form      = (enum form)(i % FORMS);
-        const bool              plain     = form == PLAIN || form == WGRAD || form == DGRAD;
-        OWNED(alone)            a         = {0};
-        alone_open(&a, form, precision->real, &s);
-        if (own_row_accepts(80, precision, &a.p, &a.op) != plain)
-            TEST_FAIL_("%s, %s: %s", precision->name, form_name[form], plain ? "refused" : "taken");
-        if (form == PLAIN) {
-            with_relu(&a);
-            CHECK(!own_row_accepts(80, precision, &a.p, &a.op));
-        }
-    }
 }

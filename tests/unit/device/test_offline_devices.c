@@ -1,8 +1,7 @@
-/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not present: the data sheets, and the ops that
- * the kernels say they support, against the known properties of the kernels. */
+/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not present: the data sheets, and
+ * a program for every GPU. The kernels of shipped networks: tests/guard; what kernels accept: test_checkops. */
 #include "device/capability.h"
 #include "tests/harness/compiler_support.h"
-#include "tests/harness/conv_cases.h"
 #include "tests/harness/offline_gpu.h"
 
 /* ---- the table ---- */
@@ -107,91 +106,6 @@ TEST(offline_gpu_has_its_figures) {
     CHECK_NEAR(cr_device_flops(device, CR_MATH_TF32) / cr_device_flops(device, CR_MATH_F16), 0.5, 1e-12);
     CHECK_HAS(device->caps.text, "NVIDIA H100");
     CHECK(device->caps.to_host_bytes_per_s > 0 && device->caps.to_host_bytes_per_s < gpu->copy_bytes_per_s);
-}
-
-static const struct takes {
-    const char          *gpu;
-    bool                 deterministic;
-    enum cr_dtype        real;
-    enum form            form;
-    struct shape_of_conv shape;
-    bool                 yes;
-} table[] = {
-    {"h200", true, CR_F16, PLAIN, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"a100", true, CR_F32, PLAIN, {8, 224, 3, 64, 7, 2, 3}, true},
-    {"h200", true, CR_BF16, BIAS_ADD_RELU, {8, 56, 64, 64, 3, 1, 1}, true},
-    /* sums: those of cuDNN are in f16 and not deterministic; our own kernels are, for 1x1, for 3x3 of 64 channels, and
-     * on 9.0 for 3x3 of multiples of 128 */
-    {"h200", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"h200", true, CR_BF16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"h200", false, CR_F16, SUMS, {8, 28, 128, 128, 3, 1, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 28, 128, 128, 3, 1, 1}, true},
-    {"h200", false, CR_BF16, SUMS, {8, 28, 128, 128, 3, 1, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 28, 128, 192, 3, 1, 1}, false},
-    /* of at least 2 x 2 pixels, and while two tiles fit into the shared memory */
-    {"h200", true, CR_F16, SUMS, {8, 1, 128, 128, 3, 1, 1}, false},
-    {"h200", true, CR_F16, SUMS, {8, 2, 128, 128, 3, 1, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 87, 128, 128, 3, 1, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 88, 128, 128, 3, 1, 1}, false},
-    {"h200", false, CR_F32, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"h200", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"a100", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"rtx3090", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"a100", true, CR_F32, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
-    {"a100", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true}, /* our own, which needs 163 KiB of shared memory */
-    {"a100", true, CR_F16, SUMS, {8, 56, 128, 128, 3, 1, 1}, false},
-    {"rtx3090", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"a100", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"h200", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true}, /* that of a CIFAR network */
-    {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
-    {"rtx4090", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
-    {"a100", true, CR_F32, SUMS, {8, 32, 16, 16, 3, 1, 1}, false},
-    /* the same with pruned channels, and shapes that differ */
-    {"h200", true, CR_F16, SUMS, {8, 32, 8, 16, 3, 1, 1}, true},
-    {"a100", true, CR_BF16, SUMS, {8, 32, 3, 8, 3, 1, 1}, true},
-    {"rtx4090", true, CR_F16, SUMS, {8, 16, 24, 8, 3, 1, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 8, 40, 56, 3, 1, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 16, 24, 40, 3, 2, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 16, 12, 16, 3, 1, 1}, false},
-    {"h200", true, CR_F16, SUMS, {8, 16, 40, 32, 3, 1, 1}, false},
-    {"h200", true, CR_F16, SUMS, {8, 16, 32, 40, 3, 1, 1}, false},
-    {"h200", true, CR_F16, SUMS, {8, 8, 72, 64, 3, 1, 1}, false},
-    {"h200", true, CR_F16, SUMS, {8, 24, 16, 16, 3, 1, 1}, false},
-    /* prologues and masks without sums are deterministic */
-    {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
-    /* cuDNN has no fused forward convolution for 12.0 */
-    {"rtx5090", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"rtx5090", false, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"rtx5090", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"rtx5090", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"rtx5090", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
-    {"h200", true, CR_BF16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, false},
-    /* after a data gradient, a separate kernel of ours computes them in a fixed order, for every type */
-    {"h200", true, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"a100", true, CR_F32, DGRAD_BN, {8, 56, 64, 64, 3, 2, 1}, true},
-    {"h200", true, CR_F16, DGRAD_BN, {8, 56, 20, 64, 3, 1, 1}, false},
-    {"h200", false, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"h200", true, CR_BF16, DGRAD_BN, {8, 56, 256, 64, 1, 1, 0}, true},
-    {"h200", true, CR_BF16, DGRAD_ADD, {8, 56, 64, 64, 3, 1, 1}, true},
-};
-
-static bool accepts(const struct cr_device *device, const struct takes *t) {
-    struct alone a;
-    alone_open(&a, t->form, t->real, &t->shape);
-    const bool yes = cr_device_accepts(device, &a.p, &a.op);
-    alone_close(&a);
-    return yes;
-}
-
-TEST(kernels_answer_without_a_gpu) {
-    for (size_t i = 0; i < CR_COUNT(table); i++) {
-        OWNED(device) device = open_gpu(table[i].gpu, table[i].deterministic);
-        if (!device) SKIP(no_kernels_for_gpus);
-        if (accepts(device, &table[i]) != table[i].yes)
-            TEST_FAIL_("case %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
-                       table[i].yes ? "refused" : "taken");
-    }
 }
 
 /* Every GPU that plan --target knows. */
