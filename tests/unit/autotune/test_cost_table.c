@@ -191,28 +191,6 @@ TEST(candidates_without_memory_are_not_selected) {
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
 }
 
-/* Every option that changes the set of kernels, or their results, is part of the signature. */
-TEST(attributes_are_distinguished) {
-    static const enum cr_op_kind kinds[] = {CR_OP_s2d_filter_grad, CR_OP_bn_grad_finalize, CR_OP_dense_wgrad,
-                                            CR_OP_dense_bgrad, CR_OP_conv_wgrad};
-    struct cr_device             device  = {0};
-    OWNED(program)               p       = {0};
-    cr_program_init(&p, "p", NULL);
-    for (size_t i = 0; i < CR_COUNT(kinds); i++) {
-        struct cr_op op    = cr_op_make(kinds[i], CR_NONE);
-        OWNED(text)  plain = {0}, adds = {0};
-        CHECK_STATUS(cr_cost_signature(&device, &p, &op, &plain), CR_OK);
-        if (op.kind == CR_OP_bn_grad_finalize)
-            op.attr.bn.accumulate = true;
-        else if (op.kind == CR_OP_dense_wgrad || op.kind == CR_OP_dense_bgrad)
-            op.attr.dense.accumulate = true;
-        else
-            op.attr.conv.accumulate = true;
-        CHECK_STATUS(cr_cost_signature(&device, &p, &op, &adds), CR_OK);
-        CHECK(plain.data && adds.data && strcmp(plain.data, adds.data) != 0);
-    }
-}
-
 /* Checkpoints of version 0.3 hold times under these keys. A key that changes makes a resumed run measure again. */
 TEST(keys_are_those_of_version_0_3) {
     struct cr_device device  = {.options.deterministic = true};
@@ -238,29 +216,6 @@ TEST(keys_are_those_of_version_0_3) {
     CHECK_STR(text[2].data, "loss_grad bce several focal ->");
     CHECK_STR(text[3].data, "gram_dgrad s2 ->");
     for (size_t i = 0; i < CR_COUNT(text); i++) cr_text_free(&text[i]);
-}
-
-/* The kernel of one loss computes another loss wrongly. */
-TEST(losses_are_distinguished) {
-    const struct cr_loss_attr losses[]               = {{.smoothing = 0.1f},
-                                                        {.sigmoid = true},
-                                                        {.sigmoid = true, .several = true},
-                                                        {.gamma = 2},
-                                                        {.sigmoid = true, .gamma = 2}};
-    struct cr_device          device                 = {0};
-    OWNED(program)            p                      = {0};
-    struct cr_text            text[CR_COUNT(losses)] = {{0}};
-    cr_program_init(&p, "p", NULL);
-    for (enum cr_op_kind kind = CR_OP_loss;; kind = CR_OP_loss_grad) {
-        for (size_t i = 0; i < CR_COUNT(losses); i++) {
-            struct cr_op op = cr_op_make(kind, CR_NONE);
-            op.attr.loss    = losses[i];
-            CHECK_STATUS(cr_cost_signature(&device, &p, &op, &text[i]), CR_OK);
-            for (size_t j = 0; j < i; j++) CHECK(strcmp(text[i].data, text[j].data) != 0);
-        }
-        for (size_t i = 0; i < CR_COUNT(losses); i++) cr_text_free(&text[i]);
-        if (kind == CR_OP_loss_grad) break;
-    }
 }
 
 static bool refuses(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

@@ -29,15 +29,14 @@ TEST(decision_is_the_majority_of_three) {
 
 /* ---- a device with reference work ---- */
 
-static bool by_pieces;        /* only the pieces take longer */
-static int  replays;          /* launches of graphs so far */
-static int  works;            /* launches of reference work so far */
-static bool busy;             /* every second launch takes twice as long */
-static int  interrupted = -1; /* number of the launch that takes 2 ms longer; -1: none */
+static bool by_pieces; /* only the pieces take longer */
+static int  replays;   /* launches of graphs so far */
+static int  works;     /* launches of reference work so far */
+static bool busy;      /* every second launch takes twice as long */
 
 static cr_status work(struct cr_device *d, enum cr_stream stream, uint64_t *ticks) {
     const double slow = busy && works % 2 ? 2 : 1;
-    clock_s += 25e-6 * (by_pieces ? 1 : slow) + (works == interrupted ? 2e-3 : 0);
+    clock_s += 25e-6 * (by_pieces ? 1 : slow);
     for (int b = 0; b < 3; b++) {
         ticks[3 * b] += (uint64_t)(40000 * (by_pieces ? slow : 1));
         ticks[3 * b + 1] += 10;
@@ -69,7 +68,6 @@ static void open_with_work(struct fixture *s, const char *dir, bool is_busy) {
     busy                      = is_busy;
     works = replays = 0;
     by_pieces       = false;
-    interrupted     = -1;
 }
 
 static void begin_with_work(struct fixture *s, bool is_busy) {
@@ -98,28 +96,6 @@ static bool is_saved(const char *dir, int64_t batch) {
     const int64_t count = measured(&s);
     CHECK(count == 0 || count == 3);
     return count == 0;
-}
-
-TEST(quiet_times_are_saved) {
-    struct fixture s;
-    begin_with_work(&s, false);
-    work_async.reference_work = NULL; /* another device */
-    best(&s);
-    CHECK(works == 0 && replays > 0);
-    const int plain = replays;
-    reopen_with_work(&s, false);
-    CHECK(best(&s).algo == 1 && replays == plain); /* no additional rounds */
-    CHECK_INT(works, 52);                          /* one test: 4 launches of warm-up, 48 that are timed */
-    resize(&s, 5);
-    best(&s);
-    CHECK_INT(works, 52); /* less than half a second later */
-    cr_cost_table_flush(s.table);
-    CHECK_INT(works, 104);
-    cr_cost_table_flush(s.table); /* nothing was measured since */
-    CHECK_INT(works, 104);
-    CHECK(s.table->sharing.unsaved == 0 && s.table->entries == 6);
-    fixture_close(&s);
-    CHECK(is_saved(s.dir, 2) && is_saved(s.dir, 5));
 }
 
 /* The times of a shared device select kernels and get into checkpoints, but not into the file. */
@@ -186,18 +162,6 @@ TEST(only_quiet_periods_are_saved) {
         CHECK(is_saved(s.dir, 2) == starts && !is_saved(s.dir, 5));
         CHECK(is_saved(s.dir, 6) == !starts && is_saved(s.dir, 7) == !starts);
     }
-}
-
-/* One time slice of a screen, for example, is an accident. */
-TEST(one_interruption_is_no_sharing) {
-    struct fixture s;
-    begin_with_work(&s, false);
-    interrupted = 20;
-    best(&s);
-    CHECK_INT(works, 3 * 52);
-    cr_cost_table_flush(s.table);
-    fixture_close(&s);
-    CHECK(is_saved(s.dir, 2));
 }
 
 /* Earlier entries stay in the file when a later run adds nothing because the device is shared. */

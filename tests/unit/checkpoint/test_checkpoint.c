@@ -149,16 +149,6 @@ TEST(saving_a_step_again) {
     CHECK_INT(leftovers(tmp_path), 0);
 }
 
-TEST(links_that_are_folders) {
-    folder_open();
-    CHECK_INT(mkdir(in_folder("last"), 0700) | mkdir(in_folder("last/mine"), 0700), 0);
-    CHECK_STATUS(fake_save(tmp_path, 1, false, 1), CR_ERR_IO);
-    CHECK_HAS(cr_error_message(), "move the folder away");
-    CHECK(is_there(in_folder("last/mine")));
-    CHECK_INT(intact_step(in_folder("step-1")), 1);
-    CHECK_INT(leftovers(tmp_path), 0);
-}
-
 static int64_t found_step(const char *run_dir) {
     OWNED(string) found  = NULL;
     cr_status     status = cr_ckpt_find_intact(run_dir, &found);

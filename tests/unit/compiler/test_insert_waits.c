@@ -134,17 +134,3 @@ TEST(corrupted_waits_are_detected) {
     printf("    %d refused, %d accepted\n", refused, accepted);
     CHECK(refused > 1000 && accepted > 1000);
 }
-
-TEST(insert_waits_survives_failing_allocations) {
-    struct cr_rng  rng = test_rng(9);
-    OWNED(program) p   = {0};
-    random_program(&rng, &p);
-    for_each_failing_alloc(f, .least = 5) {
-        failing_alloc_begin(&f);
-        cr_status status = cr_pass_insert_waits(&p);
-        if (status == CR_OK) status = cr_waits_check(&p);
-        if (status == CR_OK) status = cr_pass_plan(&p, 64, true);
-        if (status == CR_OK) status = cr_waits_check(&p);
-        failing_alloc_end(&f, status);
-    }
-}

@@ -66,30 +66,6 @@ TEST(reads_values) {
     }
 }
 
-/* Reads with iniparser alone, to show that the values equal those of iniparser and that each line number is correct. */
-TEST(line_numbers) {
-    struct cr_ini        ini;
-    struct cr_arena      arena      = {0};
-    struct cr_complaints complaints = {0};
-    const char          *path       = file_text("c.ini", "# one\n\ninclude = x.ini\r\n[ Train ]\nBATCH = 3\n\n"
-                                                                        "  [data]\nroot=\"a b\"\n[train]\nseed = 7");
-    REQUIRE_OK(cr_ini_read(&ini, path, true, &arena, &complaints));
-    static const struct cr_ini_entry want[] = {
-        {"", "include", "x.ini", 3}, {"train", NULL, "", 4}, {"train", "batch", "3", 5}, {"data", NULL, "", 7},
-        {"data", "root", "a b", 8},  {"train", NULL, "", 9}, {"train", "seed", "7", 10}};
-    CHECK_INT(complaints.count, 0);
-    CHECK_INT(ini.count, CR_COUNT(want));
-    for (int i = 0; i < ini.count && i < (int)CR_COUNT(want); i++) {
-        CHECK_STR(ini.entry[i].section, want[i].section);
-        CHECK_INT(ini.entry[i].line, want[i].line);
-        CHECK_STR(ini.entry[i].value, want[i].value);
-        CHECK(!ini.entry[i].key == !want[i].key);
-        if (want[i].key) CHECK_STR(ini.entry[i].key ? ini.entry[i].key : "", want[i].key);
-    }
-    cr_arena_free(&arena);
-    cr_complaints_free(&complaints);
-}
-
 TEST(invalid_bytes_are_refused) {
     static const char       binary[] = "\x89PNG\r\n\x1a\n[\0\1\n\2\n\3";
     static const char       nul[] = "[train]\nbatch = 3\0\n", bom[] = "\xef\xbb\xbf[train]\nbatch = 3\n";
@@ -153,18 +129,6 @@ TEST(invalid_paths_are_refused) {
         CHECK_STATUS(cr_config_open(&config, path, NULL, 0), CR_ERR_IO);
         CHECK_HAS(cr_error_message(), "locked.ini: cannot open");
     }
-}
-
-TEST(pipe_is_read) {
-    const struct cr_config *config;
-    int                     ends[2];
-    REQUIRE(pipe(ends) == 0);
-    CHECK_INT(write(ends[1], "[train]\nbatch = 17\n", 19), 19);
-    close(ends[1]);
-    REQUIRE_OK(cr_config_open(&config, formatted("/dev/fd/%d", ends[0]), NULL, 0));
-    CHECK_INT(config->train.batch, 17);
-    cr_config_close(config);
-    close(ends[0]);
 }
 
 TEST(values_of_iniparser) {

@@ -30,22 +30,6 @@ static const struct cr_plan_size    sizes[] = {{128, 0, 1000, 900, 84}, {160, 6,
 static const struct cr_plan_numbers numbers = {
     .device = "an \"invented\" device", .batch = 2, .plan_ms = 1.5, .size = sizes, .sizes = 2};
 
-TEST(json_is_one_line) {
-    OWNED(bench_model) b    = {0};
-    OWNED(program)     p    = {0};
-    OWNED(text)        text = {0};
-    if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
-    cr_plan_print_json(&p, b.config, &numbers, &text);
-    REQUIRE(!text.failed);
-    CHECK(strchr(text.data, '\n') == text.data + text.length - 1);
-    const char *const want = formatted("\"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": 1.0",
-                                       p.region_bytes[CR_REGION_POOL], p.bound_bytes);
-    CHECK_HAS(text.data, want);
-    CHECK_HAS(text.data, "\"an \\\"invented\\\" device\"");
-    CHECK_HAS(text.data, "\"sizes\": [{\"image_size\": 128, \"from_epoch\": 0, \"ops\": 84, \"peak_bytes\": 1000, "
-                         "\"bound_bytes\": 900}, {\"image_size\": 160, \"from_epoch\": 6, ");
-}
-
 TEST(printing_survives_failing_allocations) {
     OWNED(bench_model) b = {0};
     OWNED(program)     p = {0};
@@ -58,20 +42,4 @@ TEST(printing_survives_failing_allocations) {
         cr_plan_print_json(&p, b.config, &numbers, &text);
         failing_alloc_end(&f, text.failed ? CR_ERR_MEMORY : CR_OK);
     }
-}
-
-TEST(programs_without_a_plan_print) {
-    struct cr_program p;
-    int               id[5];
-    struct cr_text    text = {0};
-    chain_program(&p, id);
-    cr_plan_print_summary(&p, &text); /* not planned */
-    cr_plan_print_csv(&p, &text);
-    cr_program_free(&p);
-    cr_program_init(&p, "empty", NULL);
-    cr_plan_print_summary(&p, &text);
-    CHECK(!text.failed);
-    CHECK_HAS(text.data, "program chain: 5 ops");
-    cr_text_free(&text);
-    cr_program_free(&p);
 }

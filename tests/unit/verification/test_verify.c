@@ -165,17 +165,6 @@ TEST(failing_memory) {
     }
 }
 
-TEST(every_op_kind_has_a_rule) {
-    for (int k = 0; k < CR_OP_COUNT; k++) {
-        const struct cr_verify_rule  *rule  = cr_verify_rule((enum cr_op_kind)k);
-        const struct cr_verify_hooks *hooks = cr_verify_hooks((enum cr_op_kind)k);
-        /* exact always, or only without some slots: with them there must be a bound */
-        const bool bounded = rule->magnitude || hooks->closed || hooks->epilogue;
-        CHECK(bounded == (!rule->exact || rule->unless != 0));
-        if (rule->magnitude) CHECK_INT(strlen(rule->magnitude), cr_op_info((enum cr_op_kind)k)->ins);
-    }
-}
-
 static cr_status feed(struct net *n) {
     static uint8_t images[BATCH * 32 * 32 * 3];
     const int32_t  labels[BATCH] = {3, 1}, boxes[BATCH * 4] = {0};
