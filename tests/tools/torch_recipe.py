@@ -21,6 +21,7 @@ import time
 import st
 import torch
 import torch.nn.functional as F
+import torch_blocks as blocks
 import torchvision
 from torch import nn
 from torchvision.transforms import v2
@@ -108,60 +109,14 @@ def on_device(images, device):
     return (x - mean) / std
 
 
-# ---- networks: names of torchvision and timm ----
-
-class Block(nn.Module):
-    def __init__(self, inputs, outputs, stride, shortcut):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = None
-        if stride > 1 or inputs != outputs:
-            pool = [nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False) if stride > 1 else nn.Identity()] if shortcut == "D" else []
-            conv = nn.Conv2d(inputs, outputs, 1, 1 if pool else stride, bias=False)
-            self.downsample = nn.Sequential(*pool, conv, nn.BatchNorm2d(outputs))
-
-    def forward(self, x):
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(y + (self.downsample(x) if self.downsample else x))
-
-
-class Custom(nn.Module):
-    def __init__(self, config, classes):
-        super().__init__()
-        depths, widths = ([int(v) for v in numbers(config[f"model.{key}"])] for key in ("depths", "widths"))
-        first = widths[0]
-        if config["model.stem"] == "deep":
-            half = first // 2
-            self.conv1 = nn.Sequential(nn.Conv2d(3, half, 3, 2, 1, bias=False), nn.BatchNorm2d(half), nn.ReLU(),
-                                       nn.Conv2d(half, half, 3, 1, 1, bias=False), nn.BatchNorm2d(half), nn.ReLU(),
-                                       nn.Conv2d(half, first, 3, 1, 1, bias=False))
-            self.maxpool = nn.MaxPool2d(3, 2, 1)
-        else:
-            self.conv1, self.maxpool = nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.Identity()
-        self.bn1 = nn.BatchNorm2d(first)
-        inputs = first
-        for stage, (depth, width) in enumerate(zip(depths, widths), 1):
-            blocks = []
-            for b in range(depth):
-                blocks.append(Block(inputs, width, 2 if stage > 1 and b == 0 else 1, config["model.shortcut"]))
-                inputs = width
-            setattr(self, f"layer{stage}", nn.Sequential(*blocks))
-        self.stages, self.fc = len(depths), nn.Linear(inputs, classes)
-
-    def forward(self, x):
-        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
-        for stage in range(1, self.stages + 1):
-            x = getattr(self, f"layer{stage}")(x)
-        return self.fc(x.mean((2, 3)))
-
+# ---- networks ----
 
 def make_network(config, classes):
     arch = config["model.arch"]
     if arch == "custom":
-        network = Custom(config, classes)
+        depths, widths = ([int(v) for v in numbers(config[f"model.{key}"])] for key in ("depths", "widths"))
+        shortcut = {"B": blocks.shortcut_b, "D": blocks.shortcut_d}[config["model.shortcut"]]
+        network = blocks.Net(config["model.stem"], lambda *args: blocks.Basic(*args, shortcut), depths, widths, classes)
     else:
         network = getattr(torchvision.models, arch)(num_classes=classes)
         if config["model.stem"] == "cifar":

@@ -134,25 +134,6 @@ TEST(shipped_configs_with_ranks) {
             }
 }
 
-TEST(one_rank_has_no_buckets) {
-    const struct wanted w = {
-        .ranks = 1, .sync_bn = true, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB};
-    OWNED(made) m = {0};
-    if (make(&w, &m)) CHECK_INT(count_kind(&m.p, CR_OP_all_reduce), 0);
-}
-
-TEST(only_the_last_micro_batch_adds_up_gradients) {
-    static const enum cr_program_kind kinds[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
-    for (size_t k = 0; k < CR_COUNT(kinds); k++) {
-        const struct wanted w = {.ranks = 2, .fuse = true, .real = CR_F32, .kind = kinds[k], .batch = 8, .bucket = MIB};
-        OWNED(made)         m = {0};
-        if (make(&w, &m)) {
-            CHECK((count_buckets(&m.p) > 0) == (kinds[k] == CR_PROGRAM_MICRO_LAST));
-            CHECK_INT(count_kind(&m.p, CR_OP_all_reduce) - count_buckets(&m.p), 1); /* metrics */
-        }
-    }
-}
-
 TEST(frozen_parameters_are_not_reduced) {
     OWNED(made)         m = {0};
     const struct wanted w = {

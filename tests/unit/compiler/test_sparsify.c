@@ -153,22 +153,3 @@ TEST(small_gain_is_not_enough) {
     t.takes[3] = 96.9;
     CHECK_INT(run(&t, false, NULL), 3);
 }
-
-TEST(report_lines) {
-    struct cr_text    out = {0};
-    struct artificial t   = {.dense = 100, .estimate = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
-    run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "layer ") && strstr(out.data, "nonzero  12.50 %  sparse"));
-    CHECK(out.data && strstr(out.data, "(format 4, cut e, best of 2; 1 pruned by estimate)\n"));
-    cr_text_free(&out);
-    out = (struct cr_text){0};
-    t   = (struct artificial){.dense = 10, .estimate = {26, 27}, .takes = {1, 1}};
-    run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "dense ") && strstr(out.data, "2 sparse formats, all pruned by estimate\n"));
-    cr_text_free(&out);
-    out = (struct cr_text){0};
-    t   = (struct artificial){.dense = 10};
-    run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "no sparse kernel supports it\n"));
-    cr_text_free(&out);
-}
