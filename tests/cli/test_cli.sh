@@ -152,7 +152,6 @@ fi
 run data shapes images data.train_images=200 data.val_images=40; expect "data shapes" 0 "200 training and 40 validation"
 run data shapes few data.train_images=9; expect "data shapes with too few images" 2 "must be at least 10"
 run data shapes tiny.ini/shapes; expect "data shapes below a file" 1 "tiny.ini/shapes: cannot look for the shapes dataset here (data.root): Not a directory"
-    "/proc/none: cannot be created: No such file or directory: choose another folder for the images (data.root)"
 run data tiny.ini $shapes; expect "data" 0 "200 images" "40 images" "10 classes" "circle"
 run data tiny.ini $shapes --json; holds "data --json" json_lines
 run data files.ini data.kind=folder data.root=nowhere; expect "data of a missing folder" 2 "[data] root" "nowhere"

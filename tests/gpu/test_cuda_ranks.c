@@ -137,32 +137,6 @@ TEST(fp16_with_a_moving_scale) {
     for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 0.01 && relative(two[i], half[i]) <= 0.02);
 }
 
-TEST(the_same_gpus_give_the_same_bits) {
-    NEED_TWO_GPUS();
-    static const char *const precision[] = {"train.precision=fp32", "train.precision=fp16"};
-    for (size_t i = 0; i < CR_COUNT(precision); i++) {
-        struct run r = prepare();
-        give(&r, precision[i]);
-        CHECK(TRAIN(2, &r, "a", "train.batch=12", "train.steps=12") == 0);
-        CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12") == 0);
-        CHECK(same_weights(&r, "a", "b"));
-        CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.bucket_mib=25") ==
-              0); /* other buckets: a sum of two has only one order */
-        CHECK(same_weights(&r, "a", "c"));
-    }
-}
-
-TEST(measured_kernels_are_the_same_on_both) {
-    NEED_TWO_GPUS();
-    struct run r = prepare_run();
-    give(&r, "train.device=cuda", "train.precision=fp16");
-    setenv("CRESNET_CACHE", r.dir, 1);
-    CHECK(TRAIN(2, &r, "a", "train.batch=16", "train.steps=3") == 0); /* rank 0 measures */
-    CHECK(TRAIN(2, &r, "b", "train.batch=16", "train.steps=3") == 0); /* and has the times now */
-    CHECK(same_weights(&r, "a", "b"));
-    unsetenv("CRESNET_CACHE");
-}
-
 TEST(two_save_and_one_goes_on) {
     NEED_TWO_GPUS();
     struct run r = prepare();

@@ -29,6 +29,12 @@ static inline cr_status prepare_train(const struct cr_prepare *prep, const struc
     return status;
 }
 
+static inline enum cr_pixel_format format_of(int channels, int bits) {
+    return channels == 1   ? (bits == 8 ? CR_GREY8 : CR_GREY16)
+           : channels == 3 ? (bits == 8 ? CR_RGB8 : CR_RGB16)
+                           : (bits == 8 ? CR_RGBA8 : CR_RGBA16);
+}
+
 /* Reads a file with data.exif and the channels and bits of a format. */
 static inline cr_status image_read(const char *path, bool exif, enum cr_pixel_format format, struct cr_image *out) {
     const struct cr_config config = {

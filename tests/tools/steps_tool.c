@@ -76,23 +76,13 @@ static cr_status parse(int argc, char **argv, struct tool *t) {
 
 /* ---- batches ---- */
 
-static cr_status check_batches(const struct tool *t, const struct cr_st_entry *images,
-                               const struct cr_st_entry *labels) {
-    if (!images || images->dtype != CR_U8 || images->dims != 5 || images->dim[2] != images->dim[3] ||
-        images->dim[4] != 3)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: no tensor images, U8 [K,N,H,H,3]", t->batches_path);
-    if (!labels || labels->dtype != CR_I32 || labels->dims != 2 || labels->dim[0] != images->dim[0] ||
-        labels->dim[1] != images->dim[1])
-        return CR_FAIL(CR_ERR_FORMAT, "%s: no tensor labels, I32 [K,N] for the images' K and N", t->batches_path);
-    return images->dim[0] > 0 && images->dim[1] > 0 ? CR_OK : CR_FAIL(CR_ERR_FORMAT, "%s: no images", t->batches_path);
-}
-
 static cr_status read_batches(struct tool *t) {
     struct cr_st_file *file = NULL;
     cr_status          status;
     CR_TRY_OUT(cr_st_open(t->batches_path, &file));
     const struct cr_st_entry *images = cr_st_find(file, "images"), *labels = cr_st_find(file, "labels");
-    CR_TRY_OUT(check_batches(t, images, labels));
+    if (!images || images->dims != 5 || !labels || labels->bytes != images->dim[0] * images->dim[1] * 4)
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: not the tensors images and labels", t->batches_path);
     t->count  = images->dim[0];
     t->batch  = images->dim[1];
     t->size   = images->dim[2];
@@ -133,10 +123,6 @@ static cr_status open_all(struct tool *t) {
         t->size  = t->session.prepare_train.size;
         CR_TRY(draw_batch(t));
     }
-    for (int64_t i = 0; i < t->count * t->batch; i++)
-        if (t->labels[i] < -1 || t->labels[i] >= t->session.model.classes)
-            return CR_FAIL(CR_ERR_FORMAT, "label %d: the network has %d classes", t->labels[i],
-                           t->session.model.classes);
     if (!t->logits || !t->weights) CR_TRY(cr_session_init(&t->session)); /* a file of weights has all values */
     return t->weights ? cr_session_load_weights(&t->session, t->weights, true) : CR_OK;
 }

@@ -4,7 +4,7 @@ numpy (pip install pillow numpy):
 
     python3 tests/golden/data/make_webp.py
 
-webp.txt has the name, the upright size and the FNV-1a sum (64 bits) of the upright RGB bytes."""
+webp.txt has the name, 3 channels, 8 bits, the upright size and the FNV-1a sum (64 bits) of the upright RGB bytes."""
 import io
 import os
 import struct
@@ -50,7 +50,7 @@ def main():
             image.save(os.path.join(HERE, name), format="WEBP", **options)
             with Image.open(os.path.join(HERE, name)) as seen:
                 upright = ImageOps.exif_transpose(seen).convert("RGB")
-                table.write("%s %d %d %s\n" % (name, upright.width, upright.height, fnv(np.asarray(upright))))
+                table.write("%s 3 8 %d %d %s\n" % (name, upright.width, upright.height, fnv(np.asarray(upright))))
     frames = [Image.fromarray(np.roll(waves(16, 16), k, axis=0)) for k in range(3)]
     frames[0].save(os.path.join(HERE, "animated.webp"), format="WEBP", save_all=True, append_images=frames[1:], lossless=True)
 

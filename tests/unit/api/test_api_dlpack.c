@@ -1,6 +1,6 @@
 /* tests/unit/api/test_api_dlpack.c: images and logits as tensors of DLPack: values compared with
- * cresnet_classify_tensor, ownership, order with the streams of the caller, reuse of memory. The errors are tested in
- * python/tests/test_dlpack.py. */
+ * cresnet_classify_tensor, ownership, order with the streams of the caller, reuse of memory. Tensors in host memory and
+ * the errors are tested in python/tests/test_dlpack.py. */
 #include "api/model.h"
 #define IMAGES 7
 #include "tests/harness/api_support.h"
@@ -35,33 +35,6 @@ static cresnet_model *open_model(float want[IMAGES][API_CLASSES]) {
     cresnet_error         error;
     if (m) CHECK_CALL(cresnet_classify_tensor(m, &all_images, &output, &error), CRESNET_OK);
     return m;
-}
-
-TEST(host_tensors_give_the_same_logits) {
-    float               want[IMAGES][API_CLASSES];
-    cresnet_error       error;
-    void               *out = NULL;
-    cresnet_model      *m   = open_model(want);
-    const struct tensor all = tensor_at(images, 1);
-    REQUIRE(m);
-    REQUIRE_CALL(cresnet_classify_dlpack(m, &all, NULL, &out, &error));
-    REQUIRE_CALL(cresnet_synchronize(m, &error));
-    cresnet_close(m);
-    struct managed *logits = out;
-    CHECK_INT(logits->tensor.device, 1);
-    CHECK_INT(logits->tensor.dims, 2);
-    CHECK_INT(logits->tensor.dim[0], IMAGES);
-    CHECK_INT(logits->tensor.dim[1], API_CLASSES);
-    CHECK_INT(logits->tensor.stride[0], API_CLASSES);
-    CHECK_INT((uintptr_t)logits->tensor.data % 256, 0);
-    CHECK(memcmp(logits->tensor.data, want, sizeof want) == 0);
-    const int64_t live = cr_alloc_live();
-    cresnet_logits_retain(logits, NULL);
-    logits->deleter(logits);
-    CHECK_INT(cr_alloc_live(), live);
-    CHECK(memcmp(logits->tensor.data, want, sizeof want) == 0);
-    logits->deleter(logits);
-    CHECK_INT(cr_alloc_live(), live - 1);
 }
 
 TEST(wrong_arguments_are_errors) {

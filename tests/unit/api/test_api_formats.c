@@ -1,4 +1,4 @@
-/* tests/unit/api/test_api_formats.c: the library with networks for grey, RGBA and 16-bit images: files, decoded images,
+/* tests/unit/api/test_api_formats.c: the library with networks for RGB, grey, RGBA and 16-bit images: files, decoded images,
  * prepared tensors in both layouts and normalised values give the same results. */
 #include "tests/harness/api_support.h"
 #include "tests/harness/image_support.h"
@@ -9,7 +9,8 @@ struct format {
     const char          *keys[2], *file;
     enum cr_pixel_format pixels;
 };
-static const struct format formats[] = {{{"data.channels=1", "data.bits=8"}, "grey16.png", CR_GREY8},
+static const struct format formats[] = {{{"data.channels=3", "data.bits=8"}, "rgba.png", CR_RGB8},
+                                        {{"data.channels=1", "data.bits=8"}, "grey16.png", CR_GREY8},
                                         {{"data.channels=1", "data.bits=16"}, "grey16.png", CR_GREY16},
                                         {{"data.channels=4", "data.bits=8"}, "rgba.png", CR_RGBA8},
                                         {{"data.channels=4", "data.bits=16"}, "rgba16.png", CR_RGBA16}};

@@ -235,27 +235,6 @@ TEST(closing_does_not_wait_for_pending_batches) {
     cr_loader_close(NULL);
 }
 
-TEST(no_allocation_after_the_first_batch) {
-    OWNED(dataset) set = NULL;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=200", "data.image_size=48"));
-    for (int workers = 0; workers <= 2; workers++) {
-        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 50, workers);
-        options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
-        OWNED(loader) loader             = NULL;
-        uint64_t      calls              = 0;
-        REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        for (int b = 0; b < 60; b++) {
-            struct cr_batch batch;
-            REQUIRE_OK(cr_loader_next(loader, &batch));
-            cr_loader_release(loader, &batch);
-            if (b < 20) usleep(2000); /* on a busy machine a worker may be late to read its first image */
-            if (b == 20) calls = cr_alloc_calls();
-        }
-        CHECK_INT(cr_alloc_calls(), calls);
-        CHECK(cr_loader_wait_ns(loader) > 0);
-    }
-}
-
 /* A consumer may hold a batch while it requests the next one. */
 TEST(batch_may_be_held) {
     OWNED(dataset) set = NULL;

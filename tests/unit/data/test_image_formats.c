@@ -8,13 +8,6 @@
 
 static const enum cr_pixel_format formats[] = {CR_RGB8, CR_GREY8, CR_RGBA8, CR_RGB16, CR_GREY16, CR_RGBA16};
 
-static enum cr_pixel_format format_of(int channels, int bits) {
-    for (size_t i = 0; i < CR_COUNT(formats); i++)
-        if (cr_format_channels(formats[i]) == channels && cr_format_bits(formats[i]) == bits) return formats[i];
-    CR_ASSERT(!"no such format");
-    return CR_RGB8;
-}
-
 static size_t image_bytes(const struct cr_image *image) {
     return (size_t)image->width * (size_t)image->height * cr_format_bytes(image->format);
 }

@@ -1,4 +1,4 @@
-/* tests/unit/data/test_packed.c: a packed dataset has the content of the folder, for any number of packing threads.
+/* tests/unit/data/test_packed.c: a packed dataset has the content of the folder.
  * Invalid packed files: tests/unit/data/test_packed_corrupt.c. */
 #include "tests/harness/packed_support.h"
 
@@ -23,21 +23,6 @@ TEST(packed_images_match_the_files) {
         cr_dataset_sample_name(b, 3, name, sizeof name);
         CHECK_HAS(name, split ? "packed/val.crpk[3]" : "packed/train.crpk[3]");
     }
-}
-
-/* The number of packing threads changes no byte, and packing a packed dataset gives the same file again. */
-TEST(packing_is_deterministic) {
-    struct cr_pack_result  result;
-    struct cr_dataset     *set;
-    struct cr_pack_options options = {.workers = 2};
-    make_pack(0, 1);
-    REQUIRE(rename(in_folder("packed/train.crpk"), in_folder("first")) == 0);
-    REQUIRE_OK(pack_set(CR_SPLIT_TRAIN, 0, 4, &result));
-    CHECK(same_bytes(in_folder("first"), in_folder("packed/train.crpk")));
-    REQUIRE_OK(open_packed(CR_SPLIT_TRAIN, &set));
-    REQUIRE_OK(cr_pack_dataset(set, in_folder("again"), &options, &result));
-    cr_dataset_close(set);
-    CHECK(same_bytes(in_folder("first"), in_folder("again")));
 }
 
 /* Raw: evaluation gets the same pixels as from the files, and a small image stays unchanged. */
