@@ -1,5 +1,5 @@
-/* tests/unit/api/test_api_formats.c: the library with networks for RGB, grey, RGBA and 16-bit images: files, decoded images,
- * prepared tensors in both layouts and normalised values give the same results. */
+/* tests/unit/api/test_api_formats.c: the library with networks for RGB, grey, RGBA and 16-bit images: files, decoded
+ * images, prepared tensors in both layouts and normalised values give the same results. */
 #include "tests/harness/api_support.h"
 #include "tests/harness/image_support.h"
 

@@ -16,7 +16,7 @@ static bool has_tiff(void) {
     return strcmp(version, "no") != 0;
 }
 
-/* Every image of the table, upright, in every format of its lines. Returns the number of lines; *seen: of images read. */
+/* Every image of the table, upright, in every format of its lines. Returns the number of lines; *seen: images read. */
 static int check_table(const char *path, int *seen) {
     OWNED(file)        table = fopen(path, "r");
     char               name[128];
@@ -126,8 +126,8 @@ TEST(unread_kinds_are_named) {
               "a.gif: a GIF file; only JPEG, PNG, WebP, TIFF and BMP images can be read: convert it to one");
 }
 
-/* A file that is cut anywhere but in its last `rest` bytes (-1: anywhere) is refused with its name; one with other bytes
- * is refused or read, without a read outside the bytes (ASan) or a line of libtiff. */
+/* A file that is cut anywhere but in its last `rest` bytes is refused with its name (-1: it may be read); one with
+ * other bytes is refused or read, without a read outside the bytes (ASan) or a line of libtiff. */
 static void check_damage(const char *name, int rest) {
     size_t          count;
     struct cr_image image;

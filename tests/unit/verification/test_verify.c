@@ -1,60 +1,43 @@
 /* tests/unit/verification/test_verify.c: the verifier itself: bounds against closed forms, a whole program with and
- * without a wrong kernel, memory that runs out. Errors allowed for 16-bit tensors are tested in
- * tests/unit/verification/test_verify_half.c; detection of wrong kernels op by op is tested in
- * tests/checkops/selftest/checkops_selftest.c. */
+ * without a wrong kernel, memory that runs out. Which errors are allowed near roundings and
+ * in 16-bit tensors: test_verify_ops.c. That wrong kernels are detected op by op: checkops_selftest.c. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/inference_support.h"
-#include "verification/verify.h"
+#include "tests/harness/tiny_op.h"
 
 /* ---- one op ---- */
 
 struct dot {
-    struct cr_device     *cpu;
-    struct cr_param_store store;
-    struct cr_program     p;
-    float                 x[64], w[64];
-    double                want, magnitude;
+    struct tiny t;
+    float      *x, *w;
+    double      want, magnitude;
 };
 
-static struct cr_device *open_cpu(bool ref_only) {
-    const struct cr_device_options options = {.ref_only = ref_only};
-    struct cr_device              *device  = NULL;
-    if (cr_device_open(CR_DEVICE_CPU, &options, &device) != CR_OK) TEST_FAIL_("%s", cr_error_message());
-    return device;
-}
-
 static void dot_close(struct dot *d) {
-    cr_program_free(&d->p);
-    cr_device_close(d->cpu);
+    tiny_close(&d->t);
 }
 OWNABLE(dot, struct dot, dot_close(x))
 
 /* A dense op of one output: y = sum x w + 0, x w of both signs. */
 static void dot_open(struct dot *d) {
-    *d              = (struct dot){.cpu = open_cpu(true)};
-    struct cr_op op = cr_op_make(CR_OP_dense, CR_NONE);
-    cr_program_init(&d->p, "dot", &d->store);
-    op.in[CR_IN_dense_x] = cr_tensor_add(&d->p, "x", CR_F32, CR_REGION_POOL, 1, 1, 1, 64);
-    op.in[CR_IN_dense_w] = cr_tensor_add(&d->p, "w", CR_F32, CR_REGION_POOL, 1, 1, 1, 64);
-    op.in[CR_IN_dense_b] = cr_tensor_add(&d->p, "b", CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
-    cr_emit(&d->p, &op, "y");
+    double x[64], w[64];
     for (int i = 0; i < 64; i++) {
-        d->x[i] = (float)(i % 2 ? 1.5 + i : -1.25 - i);
-        d->w[i] = 1.0f / (float)(i + 1);
-        d->want += (double)d->x[i] * (double)d->w[i];
-        d->magnitude += fabs((double)d->x[i] * (double)d->w[i]);
+        x[i] = i % 2 ? 1.5 + i : -1.25 - i;
+        w[i] = (double)(1.0f / (float)(i + 1));
+        d->want += x[i] * w[i];
+        d->magnitude += fabs(x[i] * w[i]);
     }
+    tiny_open(&d->t, CR_OP_dense, CR_F32);
+    tiny_put(&d->t, CR_IN_dense_x, CR_F32, 1, 64, x);
+    tiny_put(&d->t, CR_IN_dense_w, CR_F32, 1, 64, w);
+    PUT(&d->t, CR_IN_dense_b, CR_F32, 1, 1, 0);
+    tiny_emit(&d->t);
+    d->x = (float *)d->t.in[CR_IN_dense_x];
+    d->w = (float *)d->t.in[CR_IN_dense_w];
 }
 
 static struct cr_verify_result dot_verify(struct dot *d, enum cr_math math, double got) {
-    const float                zero = 0, y = (float)got;
-    const struct cr_step_block step                = {0};
-    const struct cr_verify_io  io                  = {.in = {d->x, d->w, &zero}};
-    const void *const          outs[CR_OP_OUT_MAX] = {&y};
-    struct cr_verify_result    r                   = {0};
-    if (cr_verify_op(d->cpu, &d->p, &d->p.op[0], math, &step, &io, outs, &r) != CR_OK)
-        TEST_FAIL_("%s", cr_error_message());
-    return r;
+    return tiny_try(&d->t, math, 0, 0, got);
 }
 
 /* Half the distance between neighbours around x, of numbers with this many significant bits. */
@@ -63,7 +46,7 @@ static double half_step(double x, int bits) {
 }
 
 static double allowed(const struct dot *d, enum cr_math math) {
-    const double n = cr_verify_terms(&d->p, &d->p.op[0], 0), want = fabs(d->want),
+    const double n = cr_verify_terms(&d->t.p, &d->t.p.op[0], 0), want = fabs(d->want),
                  cut = 4 * 0x1p-22 * sqrt(n) * d->magnitude;
     switch (math) {
     case CR_MATH_F32: return 4 * 0x1p-24 * sqrt(n) * d->magnitude;
@@ -79,7 +62,7 @@ TEST(bound_of_a_dot_product) {
     static const enum cr_math maths[] = {CR_MATH_F32, CR_MATH_TF32, CR_MATH_F16, CR_MATH_BF16};
     OWNED(dot)                d       = {0};
     dot_open(&d);
-    CHECK_NEAR(cr_verify_terms(&d.p, &d.p.op[0], 0), 66, 2);
+    CHECK_NEAR(cr_verify_terms(&d.t.p, &d.t.p.op[0], 0), 66, 2);
     for (size_t i = 0; i < CR_COUNT(maths); i++) {
         const double bound = allowed(&d, maths[i]);
         for (int sign = -1; sign <= 1; sign += 2) {
@@ -155,14 +138,22 @@ TEST(nan_and_infinity_by_position) {
 TEST(failing_memory) {
     OWNED(dot) d = {0};
     dot_open(&d);
-    const float                zero = 0, y = (float)d.want;
     const struct cr_step_block step                = {0};
-    const struct cr_verify_io  io                  = {.in = {d.x, d.w, &zero}};
+    const float                y                   = (float)d.want;
     const void *const          outs[CR_OP_OUT_MAX] = {&y};
     struct cr_verify_result    r                   = {0};
     for_each_failing_alloc(f, .least = 4) {
-        failing_alloc_run(&f, cr_verify_op(d.cpu, &d.p, &d.p.op[0], CR_MATH_F32, &step, &io, outs, &r));
+        failing_alloc_run(&f, cr_verify_op(d.t.cpu, &d.t.p, &d.t.p.op[0], CR_MATH_F32, &step, &d.t.io, outs, &r));
     }
+}
+
+/* ---- programs ---- */
+
+static struct cr_device *open_cpu(void) {
+    const struct cr_device_options options = {.ref_only = true};
+    struct cr_device              *device  = NULL;
+    if (cr_device_open(CR_DEVICE_CPU, &options, &device) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    return device;
 }
 
 static cr_status feed(struct net *n) {
@@ -194,7 +185,7 @@ static cr_status run_open(struct net *n, bool fuse, enum cr_dtype real) {
 
 static void whole_program(bool fuse, enum cr_dtype real) {
     const struct cr_step_block step    = {.lr = 0.1f, .momentum = 0.9f};
-    OWNED(device)              cpu     = open_cpu(true);
+    OWNED(device)              cpu     = open_cpu();
     int                        checked = 0;
     double                     worst   = 0;
     OWNED(net)                 n       = {0};
@@ -220,7 +211,7 @@ static cr_status wrong_pool(struct cr_device *device, const struct cr_call *call
 
 TEST(first_wrong_op_is_named) {
     const struct cr_step_block step = {.lr = 0.1f};
-    OWNED(device)              cpu  = open_cpu(true);
+    OWNED(device)              cpu  = open_cpu();
     static struct cr_kernel    wrong;
     const struct cr_kernel    *kernels[300] = {NULL};
     OWNED(net)                 n            = {0};

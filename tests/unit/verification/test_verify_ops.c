@@ -1,72 +1,22 @@
-/* tests/unit/verification/test_verify_fused.c: differences that the verifier allows in fused ops, and those that it
- * must not allow: roundings and signs near their edges, sums of rounded numbers. The ops have one or two channels and
- * one pixel, so that every correct result can be written here. */
-#include "tests/harness/test.h"
-#include "verification/verify.h"
+/* tests/unit/verification/test_verify_ops.c: differences that the verifier allows, and those that it must not allow:
+ * roundings and signs near their edges, sums of rounded numbers, 16-bit tensors: where a kernel may round, where it
+ * must not, and which results must be infinite. The ops have one or two channels and one pixel, so that every correct
+ * result can be written here. */
+#include "tests/harness/tiny_op.h"
 
-struct tiny { /* an op on [1,1,1,C] data, C at most 8 */
-    struct cr_device     *cpu;
-    struct cr_param_store store;
-    struct cr_program     p;
-    struct cr_op          op;
-    struct cr_verify_io   io;
-    double                in[CR_OP_IN_MAX][24], out[CR_OP_OUT_MAX][24]; /* room for 24 elements of any type */
-};
-
-static void tiny_close(struct tiny *t) {
-    cr_program_free(&t->p);
-    cr_device_close(t->cpu);
-}
-OWNABLE(tiny, struct tiny, tiny_close(x))
-
-static void tiny_open(struct tiny *t, enum cr_op_kind kind, enum cr_dtype real) {
-    const struct cr_device_options options = {.threads = 1, .ref_only = true};
-    tiny_close(t);
-    *t = (struct tiny){.op = cr_op_make(kind, CR_NONE)};
-    if (cr_device_open(CR_DEVICE_CPU, &options, &t->cpu) != CR_OK) TEST_FAIL_("%s", cr_error_message());
-    cr_program_init(&t->p, "tiny", &t->store);
-    t->p.real = real;
-}
-
-static void put(struct tiny *t, int slot, enum cr_dtype dtype, int64_t rows, int64_t C, const double *values) {
-    t->op.in[slot] = cr_tensor_add(&t->p, cr_op_info(t->op.kind)->in_name[slot], dtype, CR_REGION_POOL, rows, 1, 1, C);
-    for (int64_t i = 0; i < rows * C; i++) cr_number_store(dtype, t->in[slot], i, values[i]);
-    t->io.in[slot] = t->in[slot];
-}
-#define PUT(t, slot, dtype, rows, C, ...) put(t, slot, dtype, rows, C, (const double[]){__VA_ARGS__})
-static void emit(struct tiny *t) {
-    cr_emit(&t->p, &t->op, "y");
-}
+#include <float.h>
 
 static double ratio; /* relative to the bound, of the last call */
 
-/* True when `got` in output `slot` is accepted while the other outputs are those of the reference. Call good()
- * first. */
+/* True when `got` in output `slot` is accepted while the other outputs are those of the reference. */
 static bool accepted(struct tiny *t, int slot, int64_t i, double got) {
-    const struct cr_op        *op   = &t->p.op[0];
-    const struct cr_step_block step = {0};
-    const void                *outs[CR_OP_OUT_MAX];
-    struct cr_verify_result    r     = {0};
-    const enum cr_dtype        dtype = t->p.tensor[op->out[slot]].dtype;
-    for (int s = 0; s < CR_OP_OUT_MAX; s++) outs[s] = t->out[s];
-    const double old = cr_number_load(dtype, t->out[slot], i);
-    cr_number_store(dtype, t->out[slot], i, got);
-    if (cr_verify_op(t->cpu, &t->p, op, CR_MATH_F32, &step, &t->io, outs, &r) != CR_OK)
-        TEST_FAIL_("%s", cr_error_message());
-    cr_number_store(dtype, t->out[slot], i, old);
-    ratio = r.worst;
+    const struct cr_verify_result r = tiny_try(t, CR_MATH_F32, slot, i, got);
+    ratio                           = r.worst;
     return r.ok;
 }
 
-/* Fills the outputs with the results of the reference kernel. */
-static void good(struct tiny *t) {
-    const struct cr_op     *op     = &t->p.op[0];
-    const struct cr_kernel *kernel = cr_verify_ref(t->cpu, op->kind);
-    double                  scratch[64];
-    struct cr_call          call = {.program = &t->p, .op = op, .workspace = scratch};
-    for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = t->io.in[s];
-    for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? t->out[s] : NULL;
-    if (kernel->launch(t->cpu, &call) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+static bool accepted_by(struct tiny *t, enum cr_math math, double got) {
+    return tiny_try(t, math, 0, 0, got).ok;
 }
 
 /* A 1x1 convolution with weight 1 outputs act(x) itself. */
@@ -77,8 +27,8 @@ static void conv_open(struct tiny *t, double x, double scale, double bias, bool 
     PUT(t, CR_IN_conv_scale_bias, CR_F32, 2, 1, scale, bias);
     t->op.attr.conv.stride      = 1;
     t->op.out[CR_OUT_conv_sums] = sums ? CR_NEW : CR_NONE;
-    emit(t);
-    good(t);
+    tiny_emit(t);
+    tiny_run(t);
 }
 
 TEST(act_near_a_tie_may_round_up_or_down) {
@@ -104,8 +54,8 @@ TEST(sums_of_rounded_numbers_are_accepted) {
     PUT(&t, CR_IN_conv_w, CR_F16, 1, 2, 1, step / 4);
     t.op.attr.conv.stride      = 1;
     t.op.out[CR_OUT_conv_sums] = CR_NEW;
-    emit(&t);
-    good(&t);
+    tiny_emit(&t);
+    tiny_run(&t);
     CHECK(accepted(&t, CR_OUT_conv_sums, 0, y) && accepted(&t, CR_OUT_conv_sums, 0, 1));
     CHECK(accepted(&t, CR_OUT_conv_sums, 1, y * y) && accepted(&t, CR_OUT_conv_sums, 1, 1));
     CHECK(!accepted(&t, CR_OUT_conv_sums, 0, 1 + 4 * step) && !accepted(&t, CR_OUT_conv_sums, 1, 1 - 6 * step) &&
@@ -119,8 +69,8 @@ static void relu_mask_open(struct tiny *t, double x, double scale, double bias) 
     PUT(t, CR_IN_bn_grad_apply_x, CR_F32, 1, 1, x);
     PUT(t, CR_IN_bn_grad_apply_coeffs, CR_F32, 3, 1, 1, 0, 0);
     PUT(t, CR_IN_bn_grad_apply_scale_bias, CR_F32, 2, 1, scale, bias);
-    emit(t);
-    good(t);
+    tiny_emit(t);
+    tiny_run(t);
 }
 
 TEST(relu_masks_near_zero_may_be_0_or_1) {
@@ -152,8 +102,8 @@ static void dgrad_open(struct tiny *t, double x, double mean, double rstd, doubl
     t->op.attr.conv.stride                 = 1;
     t->op.out[CR_OUT_conv_dgrad_dx]        = cr_tensor_add(&t->p, "dx", CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
     t->op.out[CR_OUT_conv_dgrad_grad_sums] = CR_NEW;
-    emit(t);
-    good(t);
+    tiny_emit(t);
+    tiny_run(t);
 }
 
 /* A ReLU mask with an uncertain bit makes 0 or all of a gradient: both are correct; a value in between is wrong. */
@@ -184,8 +134,8 @@ TEST(masks_are_verified_bit_by_bit) {
     PUT(&t, CR_IN_bn_apply_scale_bias, CR_F32, 2, 8, 1, 1, 1, (double)scale, 1, 1, 1, 1, 0, 0, 0, edge, 0, 0, 0, 0);
     t.op.attr.bn.relu              = true;
     t.op.out[CR_OUT_bn_apply_mask] = CR_NEW;
-    emit(&t);
-    good(&t);
+    tiny_emit(&t);
+    tiny_run(&t);
     /* bit 3 may be 0 or 1 */
     CHECK(accepted(&t, CR_OUT_bn_apply_mask, 0, 0x91) && accepted(&t, CR_OUT_bn_apply_mask, 0, 0x99));
     for (int bit = 0; bit < 8; bit++)
@@ -202,8 +152,8 @@ static void pool_index(double first, double second, double scale, double bias, b
     PUT(&t, CR_IN_maxpool_scale_bias, CR_F32, 2, 1, scale, bias);
     t.op.attr.conv                 = (struct cr_conv_attr){.window = 2, .stride = 2};
     t.op.out[CR_OUT_maxpool_index] = CR_NEW;
-    emit(&t);
-    good(&t);
+    tiny_emit(&t);
+    tiny_run(&t);
     const double winner = ((const uint8_t *)t.out[CR_OUT_maxpool_index])[0];
     CHECK(accepted(&t, CR_OUT_maxpool_index, 0, winner));
     CHECK(accepted(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_accepted);
@@ -214,4 +164,90 @@ TEST(pooled_index_of_equal_values_is_free) {
     pool_index(2, 2, 1, 0, false);                          /* equal: the first */
     pool_index(-1, -2, 1, 0, false);                        /* both are 0 */
     pool_index(x, x, (double)(float)(middle / x), 0, true); /* equal, but each may be rounded */
+}
+
+/* ---- 16 bits ---- */
+
+/* dw = before + x * dy in an f32 tensor, x and dy of 16 bits. */
+static void wgrad_open(struct tiny *t, enum cr_dtype dtype, double x, double dy, double before) {
+    tiny_open(t, CR_OP_dense_wgrad, CR_F32);
+    PUT(t, CR_IN_dense_wgrad_x, dtype, 1, 1, x);
+    PUT(t, CR_IN_dense_wgrad_dy, dtype, 1, 1, dy);
+    t->op.attr.dense.accumulate      = true;
+    t->op.out[CR_OUT_dense_wgrad_dw] = cr_tensor_add(&t->p, "dw", CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
+    tiny_emit(t);
+    cr_number_store(CR_F32, t->before, 0, before);
+    t->io.before[0] = t->before;
+}
+
+/* The sum may be rounded to 16 bits before it is added to the f32 tensor; the previous value may not. */
+TEST(sum_may_be_rounded_to_16_bits) {
+    OWNED(tiny) t = {0};
+    wgrad_open(&t, CR_F16, 1 + 0x1p-10, 1 + 0x1p-10, 10); /* the product is 1 + 2^-9 + 2^-20 */
+    CHECK(accepted_by(&t, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-20));
+    CHECK(accepted_by(&t, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-11));
+    CHECK(!accepted_by(&t, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-9));
+    CHECK(!accepted_by(&t, CR_MATH_F32, 11 + 0x1p-9 + 0x1p-9));
+    CHECK(!accepted_by(&t, CR_MATH_F16, 11.03125));
+    wgrad_open(&t, CR_F16, 300, 300, 0); /* 90000 is too large for f16 */
+    CHECK(accepted_by(&t, CR_MATH_F16, 90000) && accepted_by(&t, CR_MATH_F16, INFINITY));
+    CHECK(!accepted_by(&t, CR_MATH_F32, INFINITY));
+    wgrad_open(&t, CR_F16, 255, 255, 0); /* 65025 is not */
+    CHECK(!accepted_by(&t, CR_MATH_F16, INFINITY));
+    wgrad_open(&t, CR_BF16, 300, 300, 0);
+    CHECK(!accepted_by(&t, CR_MATH_BF16, INFINITY));
+    CHECK(accepted_by(&t, CR_MATH_BF16, 90000 + 200) && !accepted_by(&t, CR_MATH_BF16, 90000 + 400));
+    wgrad_open(&t, CR_F16, 0x1p-14, 0x1p-12, 0); /* below half of the smallest step of f16: may be lost */
+    CHECK(accepted_by(&t, CR_MATH_F16, 0) && accepted_by(&t, CR_MATH_F16, 0x1p-26));
+    CHECK(!accepted_by(&t, CR_MATH_F32, 0));
+}
+
+static bool unary_accepted(enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x, double second,
+                           double got) {
+    OWNED(tiny) t = {0};
+    tiny_open(&t, kind, CR_F32);
+    PUT(&t, 0, from, 1, 1, x);
+    if (kind == CR_OP_add) PUT(&t, 1, from, 1, 1, second);
+    t.op.out[0] = cr_tensor_add(&t.p, "y", to, CR_REGION_POOL, 1, 1, 1, 1);
+    tiny_emit(&t);
+    return accepted(&t, 0, 0, got);
+}
+
+/* A cast has one correct result: the nearest number, of two equally near ones the even one. */
+TEST(cast_is_exact) {
+    static const struct {
+        enum cr_dtype to;
+        double        x, want, wrong;
+    } casts[] = {
+        {CR_F16, 1 + 0x1p-11, 1, 1 + 0x1p-10},
+        {CR_F16, 1 + 0x3p-11, 1 + 0x1p-9, 1 + 0x1p-10},
+        {CR_F16, -1.9999, -2, -(2 - 0x1p-10)},
+        {CR_F16, 65519, 65504, INFINITY},
+        {CR_F16, 65520, INFINITY, 65504},
+        {CR_F16, -1e9, -INFINITY, INFINITY},
+        {CR_F16, 0x1.8p-25, 0x1p-24, 0},
+        {CR_F16, 0x1p-25, 0, 0x1p-24},
+        {CR_BF16, 1 + 0x1p-8, 1, 1 + 0x1p-7},
+        {CR_BF16, 1 + 0x3p-8, 1 + 0x1p-6, 1 + 0x1p-7},
+        {CR_BF16, 0x1p-133 * 1.5, 0x1p-132, 0x1p-133},
+        {CR_BF16, FLT_MAX, INFINITY, 0x1.fep127},
+        {CR_F16, NAN, NAN, 1},
+        {CR_BF16, INFINITY, INFINITY, NAN},
+    };
+    for (size_t i = 0; i < CR_COUNT(casts); i++) {
+        CHECK(unary_accepted(CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].want));
+        CHECK(!unary_accepted(CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].wrong));
+    }
+}
+
+/* f32 arithmetic on 16-bit data rounds once, at the end: neighbours of the correct number are wrong. */
+TEST(f32_math_rounds_once_to_16_bits) {
+    CHECK(unary_accepted(CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1 + 0x1p-10));
+    CHECK(!unary_accepted(CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1)); /* truncated */
+    CHECK(unary_accepted(CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3 + 0x1p-6));
+    CHECK(!unary_accepted(CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3));
+    CHECK(unary_accepted(CR_OP_add, CR_F16, CR_F16, 65504, 65504, INFINITY));
+    CHECK(!unary_accepted(CR_OP_add, CR_F16, CR_F16, 65504, 65504, 65504));
+    CHECK(!unary_accepted(CR_OP_add, CR_F16, CR_F16, 65472, 16, INFINITY));
+    CHECK(!unary_accepted(CR_OP_relu, CR_F16, CR_F16, 1 + 0x1p-10, 0, 1));
 }
