@@ -17,7 +17,6 @@ struct fatbin_code {
     int         registers;    /* of a thread */
     int         threads;      /* most threads of a block, from __launch_bounds__; 1024 without */
     int64_t     shared_bytes; /* static shared memory of a block */
-    int64_t     code_bytes;
 };
 
 enum { FATBIN_UNPACKED_MAX = 16 };
@@ -26,7 +25,7 @@ struct fatbin {
     const void         *image;
     struct fatbin_code *code; /* of all its architectures */
     int                 count;
-    int                 ptx, packed; /* number of PTX files; of compressed files that could not be read */
+    int                 packed; /* number of compressed files that could not be read */
     char               *unpacked[FATBIN_UNPACKED_MAX];
     int                 unpacked_count;
 };
@@ -69,7 +68,6 @@ struct fatbin_totals {
 };
 /* Reads the machine code of the whole program. */
 CR_MUST cr_status fatbin_open_program(struct fatbin_totals *totals);
-/* Prints how many kernels of the program no launch has named; with FATBIN_NAMES in the environment also which. */
-void fatbin_close_program(void);
+void              fatbin_close_program(void);
 
 #endif

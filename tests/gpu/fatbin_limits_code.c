@@ -13,7 +13,7 @@
 #include <elf.h>
 #include <string.h>
 
-enum { FATBIN_MAGIC = 0x466243b1, IMAGE_MAGIC = (int)0xba55ed50, KIND_PTX = 1, KIND_ELF = 2, THREADS_MAX = 1024 };
+enum { FATBIN_MAGIC = 0x466243b1, IMAGE_MAGIC = (int)0xba55ed50, KIND_ELF = 2, THREADS_MAX = 1024 };
 enum { FORMAT_BYTES = 4, ATTR_MAX_THREADS = 0x05, ATTR_REGCOUNT = 0x2f };
 /* From 9.0 on, .nv.shared.K begins with memory of the driver, which is no part of the limit of a block. */
 enum { RESERVED_BYTES = 1024, RESERVED_FROM = 90 };
@@ -123,21 +123,10 @@ static void read_kernel(const struct elf *elf, int text, struct fatbin_code *cod
               shared = find_section(elf, ".nv.shared.", code->name);
     code->hash       = hash_of(code->name);
     code->threads    = THREADS_MAX;
-    code->code_bytes = (int64_t)elf->section[text].sh_size;
     if (info >= 0) each_attribute(elf, info, code, find_function(elf, code->name), use_registers);
     if (own >= 0) each_attribute(elf, own, code, 0, use_threads);
     if (shared >= 0) code->shared_bytes = (int64_t)elf->section[shared].sh_size;
     if (code->arch >= RESERVED_FROM && code->shared_bytes >= RESERVED_BYTES) code->shared_bytes -= RESERVED_BYTES;
-}
-
-static cr_status make_room(struct fatbin *f, int *capacity) {
-    if (f->count < *capacity) return CR_OK;
-    const int           more = *capacity ? 2 * *capacity : 64;
-    struct fatbin_code *code = cr_realloc(f->code, (size_t)more, sizeof *code);
-    if (!code) return CR_NO_MEMORY((size_t)more * sizeof *code);
-    f->code   = code;
-    *capacity = more;
-    return CR_OK;
 }
 
 /* Decompresses with a library of this machine; false when it is missing or rejects the bytes. */
@@ -183,7 +172,7 @@ static cr_status read_elf(struct fatbin *f, const struct entry_header *entry, in
     for (int i = 0; i < elf.sections; i++) {
         const char *name = after(&elf, i, ".text.");
         if (!name) continue;
-        CR_TRY(make_room(f, capacity));
+        CR_GROW(f->code, f->count, *capacity, 64);
         struct fatbin_code *code = &f->code[f->count++];
         *code = (struct fatbin_code){.name = name, .arch = (int)entry->arch, .specific = entry->flags & FLAG_SPECIFIC};
         read_kernel(&elf, i, code);
@@ -201,7 +190,6 @@ cr_status fatbin_read(struct fatbin *f) {
     while (at < end) {
         const struct entry_header *entry = (const void *)at;
         if (entry->header_bytes < sizeof *entry) return CR_FAIL(CR_ERR_FORMAT, "an entry of a fatbin has no header");
-        if (entry->kind == KIND_PTX) f->ptx++;
         if (entry->kind == KIND_ELF) CR_TRY(read_elf(f, entry, &capacity));
         at += entry->header_bytes + entry->bytes;
     }

@@ -16,7 +16,6 @@ struct function {
     const char *name;
     int64_t     allowed_bytes;
     uint64_t    allowed_in; /* fatbin_start number of that permission */
-    bool        launched;
 };
 
 static struct fatbin   fatbins[FATBINS_MAX];
@@ -76,18 +75,7 @@ cr_status fatbin_open_program(struct fatbin_totals *totals) {
     return CR_OK;
 }
 
-static void report_not_launched(void) {
-    int count = 0;
-    for (int i = 0; i < function_count; i++) {
-        if (functions[i].launched) continue;
-        if (getenv("FATBIN_NAMES")) printf("    no launch of %s\n", functions[i].name);
-        count++;
-    }
-    printf("    %d of %d kernels were not launched\n", count, function_count);
-}
-
 void fatbin_close_program(void) {
-    report_not_launched();
     for (int i = 0; i < fatbin_count; i++) fatbin_free(&fatbins[i]);
 }
 
@@ -115,7 +103,6 @@ cudaError_t __wrap___cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *b
 static cudaError_t record(const void *host, dim3 grid, dim3 block, size_t bytes, bool overlaps, unsigned cluster) {
     struct function *f = function_of(host);
     if (!f || fatbin_record.count == FATBIN_LAUNCHES_MAX) return cudaErrorInvalidDeviceFunction;
-    f->launched = true;
     fatbin_record.launch[fatbin_record.count++] =
         (struct fatbin_launch){.fatbin        = &fatbins[f->fatbin],
                                .name          = f->name,

@@ -13,28 +13,14 @@ static struct cr_device *open_gpu(void) {
     return device;
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Prints the first, smallest, median and largest value. */
-static void print_spread(const char *what, double value[TESTS_MADE]) {
-    const double first = value[0];
-    qsort(value, TESTS_MADE, sizeof *value, compare);
-    printf("    %s: first %.3f, then %.3f to %.3f, median %.3f\n", what, first, value[0], value[TESTS_MADE - 1],
-           value[TESTS_MADE / 2]);
-}
-
 static void add_background(struct cr_device *device, uint64_t *ticks) {
     for (int k = 0; k < BACKGROUND; k++)
         CHECK_STATUS(device->backend->async->reference_work(device, CR_STREAM_TO_HOST, ticks), CR_OK);
 }
 
-/* Tests the device repeatedly, prints the spread, and returns how often three tests decide that it is shared. */
+/* Tests the device repeatedly, and returns how often three tests decide that it is shared. */
 static int count_shared(struct cr_device *device, const char *what, bool background) {
     struct cr_contention contention[TESTS_MADE];
-    double               launches[TESTS_MADE], pieces[TESTS_MADE];
     void                *ticks  = NULL;
     int                  shared = 0;
     CHECK_STATUS(device->backend->reserve(device, 3 * CR_REFERENCE_BLOCKS * sizeof(uint64_t), &ticks), CR_OK);
@@ -42,8 +28,6 @@ static int count_shared(struct cr_device *device, const char *what, bool backgro
     for (int i = 0; i < TESTS_MADE; i++) {
         if (background && ticks) add_background(device, ticks);
         CHECK_STATUS(cr_sharing_measure(device, &contention[i]), CR_OK);
-        launches[i] = contention[i].launches;
-        pieces[i]   = contention[i].pieces;
     }
     const double ms = (double)(cr_time_ns() - start) * 1e-6 / TESTS_MADE;
     CHECK_STATUS(device->backend->sync(device), CR_OK);
@@ -55,8 +39,6 @@ static int count_shared(struct cr_device *device, const char *what, bool backgro
         shared += decision == CR_SHARING_YES;
     }
     printf("    %s: shared %d of %d; %.2f ms a test\n", what, shared, TESTS_MADE - CR_SHARING_TRIES + 1, ms);
-    print_spread("contention of launches", launches);
-    print_spread("contention of pieces", pieces);
     return shared;
 }
 

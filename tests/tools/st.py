@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Reads and writes safetensors files with numpy alone, for tests: written from the description of the format, independently of
-src/formats/safetensors*.c, so that each implementation tests the other.
+"""Reads and writes safetensors files as numpy arrays, for tests.
 
   st.py FILE      writes the golden file of test_safetensors.c, tests/golden/safetensors/demo.safetensors
 """
-import json
-import struct
 import sys
 
 import numpy as np
+
+import weights_file
 
 # The reference implementation sorts in the reverse of this order, then by name.
 ORDER = ["BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "F64", "I64", "U64"]
@@ -42,38 +41,17 @@ def type_of(a):
 
 def save(path, tensors, meta=None):
     """tensors: {name: numpy array or BF16}; meta: {str: str}"""
-    table, at, blobs = {}, 0, []
-    if meta:
-        table["__metadata__"] = dict(sorted(meta.items()))
     typed = {name: type_of(a) for name, a in tensors.items()}
-    for name in sorted(typed, key=lambda n: (-ORDER.index(typed[n][0]), n.encode())):
-        kind, a = typed[name]
-        blob = np.asarray(a).astype(NUMPY[kind], copy=False).tobytes()
-        table[name] = {"dtype": kind, "shape": list(a.shape), "data_offsets": [at, at + len(blob)]}
-        at += len(blob)
-        blobs.append(blob)
-    head = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(head)) + head + b"".join(blobs))
+    order = sorted(typed, key=lambda n: (-ORDER.index(typed[n][0]), n.encode()))
+    stored = {name: (kind, a.shape, np.asarray(a).astype(NUMPY[kind], copy=False).tobytes()) for name in order for kind, a in [typed[name]]}
+    weights_file.write(path, stored, dict(sorted((meta or {}).items())))
 
 
 def load(path):
     """({name: array or BF16}, metadata)"""
-    with open(path, "rb") as f:
-        raw = f.read()
-    n = struct.unpack("<Q", raw[:8])[0]
-    table = json.loads(raw[8:8 + n])
-    meta = table.pop("__metadata__", {})
-    data, out, end = raw[8 + n:], {}, 0
-    for name, t in sorted(table.items(), key=lambda kv: kv[1]["data_offsets"]):
-        a, b = t["data_offsets"]
-        assert a == end and b <= len(data), "%s: holes or overlaps" % name
-        end = b
-        v = np.frombuffer(data[a:b], dtype=NUMPY[t["dtype"]]).reshape(t["shape"])
-        out[name] = BF16(v) if t["dtype"] == "BF16" else v
-    assert end == len(data), "bytes left over"
-    return out, meta
+    tensors, meta = weights_file.read(path)
+    arrays = {name: np.frombuffer(data, dtype=NUMPY[kind]).reshape(shape) for name, (kind, shape, data) in tensors.items()}
+    return {name: BF16(a) if tensors[name][0] == "BF16" else a for name, a in arrays.items()}, meta
 
 
 def demo():

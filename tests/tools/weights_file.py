@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Reads and writes safetensors files with Python alone, for tests that compare or change weights; st.py does so with numpy.
+"""Reads and writes safetensors files with Python alone, for tests that compare or change weights: written from the description of the format,
+independently of src/formats/safetensors*.c, so that each implementation tests the other. st.py does so with numpy.
 
   weights_file.py same FILE FILE            exit code 1 unless the tensors are equal, in the same order; metadata may differ
   weights_file.py zeros FILE TENSOR         "ZEROS ELEMENTS SHAPE"
@@ -21,6 +22,8 @@ def read(path):
     header = json.loads(data[8:begin])
     meta = header.pop("__metadata__", {})
     body = data[begin:]
+    spans = sorted(t["data_offsets"] for t in header.values())
+    assert [a for a, _ in spans] + [len(body)] == [0] + [b for _, b in spans], f"{path}: holes, overlaps, or bytes left over"
     return {name: (t["dtype"], t["shape"], body[slice(*t["data_offsets"])]) for name, t in header.items()}, meta
 
 

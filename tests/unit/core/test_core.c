@@ -291,16 +291,6 @@ TEST(arenas_refuse_arrays_that_cannot_be_counted) {
     CHECK(cr_alloc_live() == live);
 }
 
-TEST(text_is_valid_json_or_failed) {
-    OWNED(text) text = {0};
-    cr_text_add_json(&text, "a\"b\\c\n\x01");
-    CHECK_STR(text.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
-    cr_alloc_fail_at(1);
-    for (int i = 0; i < 1000 && !text.failed; i++) cr_text_add(&text, "%d", i);
-    cr_alloc_fail_at(0);
-    CHECK(text.failed);
-}
-
 /* The reason of an error stands at the end of its message, behind paths of any length. */
 TEST(long_paths_leave_the_reason) {
     char long_path[6001], cut[64];
