@@ -188,12 +188,6 @@ packer=$!
 await $packer compgen -G 'stopped/*.tmp.*'
 kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143
 is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train.crpk)" "train.crpk kept"
-rm stopped/train.crpk
-"$bin" data pack tiny.ini --jpeg 300 data.kind=synthetic data.train_images=50000000 stopped >/dev/null 2>&1 &
-packer=$!
-await $packer compgen -G 'stopped/*.tmp.*'
-kill -TERM $packer; wait $packer; is "data pack --jpeg that is stopped" $? 143
-is "data pack --jpeg that is stopped leaves nothing" "$(ls stopped)" ""
 run data verifi packed; expect "no such data command" 2 "verifi is neither a configuration nor one of stat, show, verify, pack and shapes"
 mkdir -p unsplit/a unsplit/b; cp "$(find images -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b
 run data pack unsplit unsplit-packed; expect "data pack without validation images" 2 "val_fraction"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# is refused. Ends with "N passed, N failed, N skipped".
+# test_cli_prune.sh: `cresnet prune` and pruning while training: schedules, scores by gradients, BN statistics computed anew, and what is refused.
 . "$(dirname "$0")/../harness/cli_support.sh"
 net="model.widths=8,16 model.shortcut=B"
 events() { grep '"event":"prune"' "$1/log.jsonl"; }

@@ -194,6 +194,8 @@ def check_averages():
     good("train with averages", "train", "tiny.ini", "-o", "averaged", "ema.decay=0.9")
     scores = [json.loads(cresnet("eval", "averaged", "--json", "-q", *more).stdout) for more in (["--no-ema"], [])]
     check("eval scores ema.safetensors", scores[1]["weights"].endswith("/ema.safetensors") and scores[0]["loss"] != scores[1]["loss"], scores)
+    logged = [entry for entry in log_of("averaged") if entry["event"] == "eval"][-1]
+    check("the log has both losses", all(abs(logged[key] - s["loss"]) < 1e-4 for key, s in zip(("loss", "ema_loss"), scores)), (logged, scores))
     ran = cresnet("report", "averaged", "-q")
     page = page_of("averaged/report.html")
     want = "Weights: top-1 {:.2f} %, loss {:.4f}. Moving averages: top-1 {:.2f} %, loss {:.4f}.".format(*(v for s in scores for v in (100 * s["top1"], s["loss"])))

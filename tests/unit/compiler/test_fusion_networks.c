@@ -80,20 +80,32 @@ static void every_form_was_used(void) {
     }
 }
 
+/* Compares a network whose fusions are accepted at random; returns the number of ops that fusing saved. */
+static int compare_some(const struct cr_config *config, const struct net_case *c, int seed, int accepted_quarters,
+                        bool fold, enum cr_gram_mode gram) {
+    struct refuser       refuser    = {.rng = test_rng((uint64_t)seed), .accepted_quarters = accepted_quarters};
+    struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+    int                  joined     = 0;
+    compare(config, c, &cost_model, fold, gram, &joined);
+    return joined;
+}
+
+/* Block, shortcut and stem by the lowest bits of the round. */
+static struct net_case case_of(int round) {
+    return (struct net_case){.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                             .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                             .large    = round & 4,
+                             .width    = 4};
+}
+
 TEST(any_mixture_gives_the_same_results) {
     int total = 0;
     for (int round = 0; round < 192; round++) {
-        struct net_case      c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                           .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                           .large      = round & 4,
-                                           .accumulate = round & 8,
-                                           .width      = round & 16 ? 8 : 2};
-        struct refuser       refuser    = {.rng               = test_rng((uint64_t)round),
-                                           .accepted_quarters = round & 32 ? 4 : 2 + round / 64};
-        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        int                  joined;
-        compare(NULL, &c, &cost_model, false, (enum cr_gram_mode)(round / 2 % 3), &joined);
-        total += joined;
+        struct net_case c = case_of(round);
+        c.accumulate      = round & 8;
+        c.width           = round & 16 ? 8 : 2;
+        total +=
+            compare_some(NULL, &c, round, round & 32 ? 4 : 2 + round / 64, false, (enum cr_gram_mode)(round / 2 % 3));
     }
     CHECK(total > 64);
     every_form_was_used();
@@ -101,32 +113,19 @@ TEST(any_mixture_gives_the_same_results) {
 
 TEST(frozen_parameters_give_the_same_results) {
     for (int round = 0; round < 128; round += TEST_SANITIZED ? 5 : 1) {
-        struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                        .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                        .large    = round & 4,
-                                        .frozen   = (unsigned[]){1, 2, 3, 4}[round / 8 % 4],
-                                        .width    = 4};
-        struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .accepted_quarters = 4 - round / 4 % 2};
-        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        int                  joined;
-        compare(NULL, &c, &cost_model, false, CR_GRAM_ALL, &joined);
-        CHECK(joined > 0);
+        struct net_case c = case_of(round);
+        c.frozen          = (unsigned[]){1, 2, 3, 4}[round / 8 % 4];
+        CHECK(compare_some(NULL, &c, 100 + round, 4 - round / 4 % 2, false, CR_GRAM_ALL) > 0);
     }
 }
 
 /* Space to depth, before a plain convolution and before one with fused BN and ReLU. */
 TEST(evaluation_gives_the_same_results) {
     for (int round = 0; round < 16; round++) {
-        struct net_case      c          = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                           .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                           .large    = round & 4,
-                                           .eval     = true,
-                                           .width    = 4};
-        struct refuser       refuser    = {.rng = test_rng(300 + (uint64_t)round), .accepted_quarters = 4};
-        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        int                  joined;
+        struct net_case c = case_of(round);
+        c.eval            = true;
         memset(used_in, 0, sizeof used_in);
-        compare(NULL, &c, &cost_model, round & 8, CR_GRAM_ALL, &joined);
+        (void)compare_some(NULL, &c, 300 + round, 4, round & 8, CR_GRAM_ALL);
         CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
     }
 }
@@ -134,13 +133,9 @@ TEST(evaluation_gives_the_same_results) {
 TEST(zero_gammas_give_the_same_results) {
     OWNED(config) config      = NULL;
     const char   *overrides[] = {"model.zero_init_last=yes"};
-    int           joined;
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, 1));
     for (int round = 0; round < 8; round++) {
-        struct net_case c = {
-            .block = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
-        struct refuser       refuser    = {.rng = test_rng(200 + (uint64_t)round), .accepted_quarters = 4};
-        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        compare(config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
+        const struct net_case c = case_of(round & 1);
+        (void)compare_some(config, &c, 200 + round, 4, false, CR_GRAM_ALL);
     }
 }

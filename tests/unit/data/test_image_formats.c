@@ -92,6 +92,15 @@ TEST(resized_images_match_pil) {
         seen++;
     }
     CHECK_INT(seen, 40);
+    OWNED(file) plain = fopen(GOLDEN "resize.txt", "r"); /* images of another formula */
+    REQUIRE(plain);
+    while (fscanf(plain, "%d %d %lf %lf %lf %lf %d %d %llx", &w, &h, &box[0], &box[1], &box[2], &box[3], &out_w, &out_h,
+                  &want) == 9) {
+        OWNED(image) image = make_image(w, h);
+        check_resize(&image, box, out_w, out_h, want);
+        seen++;
+    }
+    CHECK_INT(seen, 40 + 80);
 }
 
 /* A part of a resized image is that part of the whole, and a part of a file is that part of its pixels. */

@@ -1,5 +1,5 @@
-/* tests/unit/data/test_image_resize.c: resizing against PIL, and preparation of samples against torchvision
- * (tests/golden/data/make.py). */
+/* tests/unit/data/test_image_resize.c: resizing at every level, and preparation of samples against torchvision
+ * (tests/golden/data/make.py). Resizing against PIL: test_image_formats.c. */
 #include "tests/harness/data_support.h"
 #include "tests/harness/guard_pages.h"
 #include "tests/harness/image_support.h"
@@ -7,35 +7,6 @@
 
 #include "data/resize.h"
 #include "data/source.h"
-
-TEST(resize_matches_pil) {
-    OWNED(file) table = fopen(GOLDEN "resize.txt", "r");
-    REQUIRE(table);
-    int                w, h, out_w, out_h, seen = 0;
-    double             x0, y0, x1, y1;
-    unsigned long long want;
-    while (fscanf(table, "%d %d %lf %lf %lf %lf %d %d %llx", &w, &h, &x0, &y0, &x1, &y1, &out_w, &out_h, &want) == 9) {
-        struct cr_image image = make_image(w, h);
-        size_t          bytes = (size_t)out_w * out_h * 3;
-        uint8_t        *out = cr_alloc(bytes, 1), *mirrored = cr_alloc(bytes, 1);
-        CHECK_STATUS(cr_image_resize(&image, x0, y0, x1 - x0, y1 - y0, out, out_w, out_h, false), CR_OK);
-        CHECK_STATUS(cr_image_resize(&image, x0, y0, x1 - x0, y1 - y0, mirrored, out_w, out_h, true), CR_OK);
-        if (sum_bytes(out, bytes) != want)
-            TEST_FAIL_("%d x %d, box %g %g %g %g to %d x %d: other pixels than PIL's", w, h, x0, y0, x1, y1, out_w,
-                       out_h);
-        for (int y = 0; y < out_h; y++)
-            for (int x = 0; x < out_w; x++)
-                if (memcmp(out + ((size_t)y * out_w + x) * 3, mirrored + ((size_t)y * out_w + out_w - 1 - x) * 3, 3)) {
-                    TEST_FAIL_("%d x %d to %d x %d: the mirrored image differs at %d, %d", w, h, out_w, out_h, x, y);
-                    y = out_h, x = out_w;
-                }
-        cr_image_free(&image);
-        cr_free(out);
-        cr_free(mirrored);
-        seen++;
-    }
-    CHECK_INT(seen, 80);
-}
 
 /* Parts, also the last one, mirrored parts, boxes at every edge, reductions and enlargements of an image of w x h RGB
  * pixels, whose bytes are also taken as grey pixels and as pixels with alpha. */

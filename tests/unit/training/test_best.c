@@ -77,6 +77,7 @@ TEST(best_is_chosen_by_the_metric) {
             CHECK_INT(linked_step(&r, metrics[k]), steps[k]);
             CHECK_NEAR(best_json(&r, metrics[k], "step"), steps[k], 0);
             CHECK_NEAR(best_json(&r, metrics[k], metrics[k]), e.value[best], 1e-6);
+            if (with_ema && k == 0) CHECK_NEAR(best_json(&r, "top1", "ema_top1"), e.average[best], 1e-6);
             CHECK(best_json(&r, metrics[k], "top1") >= 0); /* other commands show it */
         }
         check_same(&r, "top1", "loss");

@@ -148,23 +148,3 @@ TEST(network_and_data_must_not_change) {
     CHECK(models > 20 && data > 35);
     CHECK_STATUS(RESUME(&r, "a", "optim.lr=0.3", "train.steps=4"), CR_OK);
 }
-
-/* What the classes of keys claim: a key of the data changes the weights, one of evaluation does not. */
-TEST(classes_are_true) {
-    static const char *const data[] = {
-        "data.hflip=1",         "data.pad=1",        "data.mean=0.1", "data.cutmix=1",         "data.drop_last=no",
-        "data.train_images=24", "data.repeats=2",    "train.seed=2",  "data.erase=1",          "data.pad_mode=edge",
-        "model.bn_eps=0.01",    "model.dropout=0.5", "model.eca=yes", "data.sampling=balanced"};
-    static const char *const none[] = {"data.tta=flip", "data.val_images=20", "train.eval_batch=1",
-                                       "data.eval_resize=9"};
-    prepare_shapes();
-    REQUIRE_OK(TRAIN(&r, "whole", "train.steps=7"));
-    for (size_t i = 0; i < CR_COUNT(data) + CR_COUNT(none); i++) {
-        const bool        changes = i < CR_COUNT(data);
-        const char       *value   = changes ? data[i] : none[i - CR_COUNT(data)];
-        const char *const name    = formatted("run%zu", i);
-        REQUIRE_OK(TRAIN(&r, name, "train.steps=7", value));
-        if (same_file(&r, "whole", name, "model.safetensors") == changes)
-            TEST_FAIL_("%s %s the weights", value, changes ? "does not change" : "changes");
-    }
-}

@@ -1,6 +1,5 @@
 /* tests/unit/training/test_train_rules.c: runs with the other update rules, schedules and moving averages: resume is
- * bitwise identical from any step, pruned or not; averages are evaluated, saved and loaded; a rule that needs keys
- * reports missing ones. */
+ * bitwise identical from any step, pruned or not; averages begin and end on request. */
 #include "tests/harness/train_support.h"
 
 static void check_all(const struct run *r, const char *a, const char *b, bool averages) {
@@ -61,47 +60,6 @@ TEST(averages_of_epochs_resume) {
 TEST(own_rates_resume) {
     CUTS(true, "optim.layer_decay=0.6", "optim.head_lr=0.5", "ema.decay=0.9");
     CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "optim.layer_decay=0.6", PRUNED);
-}
-
-static cr_status scores_of(const struct run *r, const char *weights, struct cr_scores *scores) {
-    OWNED(opened)  o   = {0};
-    OWNED(dataset) set = NULL;
-    CR_TRY(open_session(&o, r, (struct cr_session_options){.eval = true, .execute = true}, (const char *[]){NULL}));
-    CR_TRY(cr_session_load_weights(&o.session, weights, true));
-    CR_TRY(cr_dataset_open(o.config, CR_SPLIT_VAL, &set));
-    return cr_session_evaluate(&o.session, set, NULL, scores);
-}
-
-/* The number after "key": in the last evaluation of log.jsonl. */
-static double logged(const struct run *r, const char *name, const char *key) {
-    char  *text;
-    double value = NAN;
-    if (cr_file_read(formatted("%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return NAN;
-    for (const char *at = text; !isnan(json_number(at, key)); at++) value = json_number(at, key);
-    cr_free(text);
-    return value;
-}
-
-/* The logged results of the averages are those of their file, and best.json has the better of both. */
-TEST(averages_are_evaluated) {
-    struct run       r = prepare();
-    struct cr_scores raw, ema;
-    OWNED(string)    text = NULL;
-    give(&r, "ema.decay=0.95", "data.val_images=40");
-    REQUIRE_OK(TRAIN(&r, "a", "train.eval_every=0"));
-    REQUIRE_OK(scores_of(&r, formatted("%s/a/last/model.safetensors", r.dir), &raw));
-    REQUIRE_OK(scores_of(&r, formatted("%s/a/last/ema.safetensors", r.dir), &ema));
-    CHECK(fabs(raw.loss_sum - ema.loss_sum) > 1e-3);
-    CHECK_NEAR(logged(&r, "a", "loss"), raw.loss_sum / 40, 1e-6);
-    CHECK_NEAR(logged(&r, "a", "ema_loss"), ema.loss_sum / 40, 1e-6);
-    CHECK_NEAR(logged(&r, "a", "ema_correct"), (double)ema.correct1, 0);
-    CHECK_NEAR(logged(&r, "a", "ema_top5"), (double)ema.correct5 / 40, 1e-6);
-    REQUIRE_OK(cr_file_read(formatted("%s/a/best.json", r.dir), 4096, &text, NULL));
-    double top1 = -1, raw1 = -1, ema1 = -1;
-    CHECK_INT(sscanf(text, "{\"step\":12,\"top1\":%lf,\"raw_top1\":%lf,\"ema_top1\":%lf}", &top1, &raw1, &ema1), 3);
-    CHECK_NEAR(raw1, (double)raw.correct1 / 40, 1e-9);
-    CHECK_NEAR(ema1, (double)ema.correct1 / 40, 1e-9);
-    CHECK_NEAR(top1, fmax(raw1, ema1), 0);
 }
 
 /* A resumed run may add averages, and may continue without them. */
