@@ -11,7 +11,7 @@ struct net {
     const struct cr_config *config;
     struct cr_param_store   store;
     struct cr_prune         prune;
-    float                  *value, *momentum, *grad;
+    float                  *value;
     uint8_t                *mask;
 };
 
@@ -20,8 +20,6 @@ enum { A = 1, B = 2, ODD = 3 }; /* layers */
 static inline void net_close(struct net *n) {
     cr_prune_close(&n->prune);
     cr_free(n->value);
-    cr_free(n->momentum);
-    cr_free(n->grad);
     cr_free(n->mask);
     cr_param_store_free(&n->store);
     cr_config_close(n->config);

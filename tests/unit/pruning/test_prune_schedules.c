@@ -1,7 +1,5 @@
-/* tests/unit/pruning/test_prune_schedules.c: schedules of pruning: the phases of AC/DC against lists by hand, the mask
- * updates of RigL against a model in numpy (tests/golden/pruning/make.py), random masks by their counts. */
-#define GOLDEN_FILE "pruning/schedules.safetensors"
-#include "tests/harness/golden_tensors.h"
+/* tests/unit/pruning/test_prune_schedules.c: schedules of pruning: the phases of AC/DC against lists by hand, the
+ * steps of RigL by its formula, random masks by their counts. What its mask updates move: test_train_schedules.c. */
 #include "tests/harness/masks_network.h"
 
 /* ---- AC/DC: which phase after each step ---- */
@@ -83,98 +81,22 @@ TEST(updates_decay_by_a_cosine) {
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_TO);
 }
 
-static const char *const layers[] = {"conv1", "a", "b", "fc"};
-
-static cr_status rigl_open(struct net *n, const char *scope) {
-    static const int64_t dim[][4] = {{8, 3, 3, 3}, {8, 3, 3, 8}, {16, 1, 1, 8}, {10, 1, 1, 16}};
-    const char *const    keys[]   = {"prune.sparsity=0.7", "prune.schedule=rigl", "prune.end=9", scope};
-    *n                            = (struct net){.store = {.real = CR_F32, .has_momentum = true, .has_mask = true}};
-    CR_TRY(cr_config_open(&n->config, NULL, keys, CR_COUNT(keys)));
-    for (size_t i = 0; i < CR_COUNT(layers); i++)
-        cr_param_store_add(&n->store, formatted("%s.weight", layers[i]), i == 3 ? CR_ROLE_DENSE_WEIGHT : CR_ROLE_CONV,
-                           dim[i], CR_NONE);
-    const size_t elems = (size_t)n->store.value_elems;
-    n->value           = cr_alloc(elems, sizeof *n->value);
-    n->momentum        = cr_alloc(elems, sizeof *n->momentum);
-    n->grad            = cr_alloc(elems, sizeof *n->grad);
-    n->mask            = cr_alloc(elems / 8, 1);
-    if (!n->value || !n->momentum || !n->grad || !n->mask) return CR_NO_MEMORY(elems);
-    memset(n->mask, 0xff, elems / 8);
-    return cr_prune_open(&n->store, n->config, &n->prune);
-}
-
-static void read_into(const char *part, const char *name, float *to, uint8_t *mask, int64_t offset) {
-    int64_t        n;
-    OWNED(doubles) x = golden_read(part, name, &n);
-    for (int64_t i = 0; x && i < n; i++) {
-        if (to) to[offset + i] = (float)x[i];
-        if (mask && x[i] == 0) mask[(offset + i) / 8] &= (uint8_t) ~(1u << ((offset + i) % 8));
-    }
-}
-
-static int differences(const char *part, const char *name, const float *got, const uint8_t *mask, int64_t offset) {
-    int64_t n;
-    int     wrong = 0;
-    double *x     = golden_read(part, name, &n);
-    for (int64_t i = 0; x && i < n; i++)
-        wrong +=
-            mask ? (mask[(offset + i) / 8] >> ((offset + i) % 8) & 1) != (x[i] != 0) : (double)got[offset + i] != x[i];
-    cr_free(x);
-    return x ? wrong : 1;
-}
-
-static void moves_equal_numpy(const char *part, int64_t least, int64_t most) {
-    OWNED(net) n = {0};
-    char       of[64];
-    int64_t    moved, count;
-    REQUIRE_OK(rigl_open(&n, "prune.scope=uniform"));
-    for (size_t i = 0; i < CR_COUNT(layers); i++) {
-        const int64_t offset = n.store.param[i].offset;
-        snprintf(of, sizeof of, "%s.%s", part, layers[i]);
-        read_into(of, "value", n.value, NULL, offset);
-        read_into(of, "momentum", n.momentum, NULL, offset);
-        read_into(of, "grad", n.grad, NULL, offset);
-        read_into(of, "mask", NULL, n.mask, offset);
-    }
-    OWNED(doubles) fraction  = golden_read(part, "fraction", &count);
-    float *const   moments[] = {n.momentum, NULL};
-    REQUIRE(fraction);
-    cr_prune_recount(&n.prune, n.mask);
-    const int64_t before = n.prune.pruned;
-    REQUIRE_OK(cr_prune_move(&n.prune, *fraction, n.grad, n.value, moments, 2, n.mask, &moved));
-    CHECK_INT(n.prune.pruned, before);
-    CHECK(moved >= least && moved <= most);
-    for (size_t i = 0; i < CR_COUNT(layers); i++) {
-        const int64_t offset = n.store.param[i].offset;
-        snprintf(of, sizeof of, "%s.%s", part, layers[i]);
-        CHECK_INT(differences(of, "mask_after", NULL, n.mask, offset), 0);
-        CHECK_INT(differences(of, "value_after", n.value, NULL, offset), 0);
-        CHECK_INT(differences(of, "momentum_after", n.momentum, NULL, offset), 0);
-    }
-}
-
-TEST(moved_weights_equal_numpy) {
-    moves_equal_numpy("rigl_most", 20, 70);
-    moves_equal_numpy("rigl_few", 1, 5);
-    moves_equal_numpy("rigl_all", 100, 250);
-    moves_equal_numpy("rigl_none", 0, 0);
-}
-
 /* As many as magnitude pruning prunes, in other places for each seed; the layers are independent of each other. */
 TEST(random_masks) {
     OWNED(net)   n     = {0};
     OWNED(bytes) first = NULL;
-    REQUIRE_OK(rigl_open(&n, "prune.scope=uniform"));
+    REQUIRE_OK(net_open(&n, "prune.sparsity=0.7", "prune.schedule=rigl", "prune.end=9", "prune.scope=uniform"));
     const size_t bytes = (size_t)n.store.value_elems / 8;
     first              = cr_alloc(bytes, 1);
     REQUIRE(first);
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
-    CHECK_INT(n.prune.layer[1].pruned, 403); /* 576 * 0.7 = 403.2 */
-    CHECK_INT(n.prune.layer[2].pruned, 90);  /* 89.6 */
-    CHECK_INT(n.prune.layer[0].pruned + n.prune.layer[3].pruned, 0);
+    CHECK_INT(n.prune.layer[A].pruned, 403);  /* 576 * 0.7 = 403.2 */
+    CHECK_INT(n.prune.layer[B].pruned, 90);   /* 89.6 */
+    CHECK_INT(n.prune.layer[ODD].pruned, 44); /* 44.1 */
+    CHECK_INT(n.prune.layer[0].pruned + n.prune.layer[4].pruned, 0);
     int64_t thirds[3] = {0};
     for (int64_t i = 0; i < 576; i++) {
-        const int64_t at = n.store.param[1].offset + i;
+        const int64_t at = param(&n, A)->offset + i;
         thirds[i / 192] += !(n.mask[at / 8] >> (at % 8) & 1);
     }
     for (int k = 0; k < 3; k++) CHECK(thirds[k] > 110 && thirds[k] < 158); /* 134.4; sd 5.2 */
