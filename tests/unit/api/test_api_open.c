@@ -1,12 +1,8 @@
 /* tests/unit/api/test_api_open.c: models that cannot be opened or used: wrong options, missing and damaged files,
- * lack of memory. */
-#include "pretrained/pretrained.h"
+ * lack of memory. That a download can be interrupted: tests/cli/library_arrays.py. */
 #define IMAGES 1
 #include "tests/harness/api_support.h"
 #include "tests/harness/failing_alloc.h"
-
-#include <arpa/inet.h>
-#include <sys/socket.h>
 
 static uint8_t pixels[16 * 12 * 3];
 
@@ -82,47 +78,4 @@ TEST(failing_allocations_are_errors_without_leaks) {
                                                                : CR_ERR_DEVICE);
         cresnet_close(model);
     }
-}
-
-/* A server that accepts connections and never answers. Returns its socket; the address goes into `url`. */
-static int silent_server(char url[64]) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t          length  = sizeof address;
-    const int          fd      = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 4) == 0);
-    CHECK(getsockname(fd, (struct sockaddr *)&address, &length) == 0);
-    snprintf(url, 64, "http://127.0.0.1:%d", ntohs(address.sin_port));
-    return fd;
-}
-
-static int interrupt_third(void *context) {
-    int *calls = context;
-    return ++*calls >= 3;
-}
-
-/* The limit of time is an hour: only options.interrupt ends the download. */
-TEST(a_download_can_be_interrupted) {
-    static const char *const names[] = {"http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY", "CRESNET_OFFLINE"};
-    cresnet_options          options = api_options(1);
-    cresnet_model           *model;
-    cresnet_error            error;
-    char                     url[64];
-    int                      calls = 0;
-    if (!have_run()) return;
-    if (cr_download_missing()) SKIP("no libcurl");
-    const int server = silent_server(url);
-    REQUIRE_OK(cr_file_write_atomic(in_folder("names"), "silent silent-01234567.pth\n", 27));
-    for (size_t i = 0; i < CR_COUNT(names); i++) unsetenv(names[i]);
-    setenv("CRESNET_WEIGHTS_URL", url, 1);
-    setenv("CRESNET_WEIGHTS_LIST", in_folder("names"), 1);
-    setenv("CRESNET_CACHE", in_folder("cache"), 1);
-    setenv("CRESNET_DOWNLOAD_TIMEOUT", "3600", 1);
-    options.config            = formatted("%s/last/config.ini", run);
-    options.interrupt         = interrupt_third;
-    options.interrupt_context = &calls;
-    CHECK_CALL(cresnet_open("silent", &options, &model, &error), CRESNET_ERROR_IO);
-    CHECK_HAS(error.text, "silent-01234567.pth: the download was interrupted");
-    CHECK_INT(calls, 3);
-    CHECK(!model);
-    close(server);
 }

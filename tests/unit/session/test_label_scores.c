@@ -1,5 +1,5 @@
 /* tests/unit/session/test_label_scores.c: average precision, F1 and thresholds of several labels per image: against
- * scikit-learn (tests/golden/labels/make.py), and by hand; the file of thresholds. */
+ * scikit-learn (tests/golden/labels/make.py); the file of thresholds. */
 #define GOLDEN_FILE "labels/scores.safetensors"
 #include "session/labels/label_scores.h"
 #include "session/saved_model.h"
@@ -55,23 +55,6 @@ TEST(equal_to_scikit_learn) {
     check_part("few");
     check_part("wide");
     check_part("rare");
-}
-
-/* Three images, two classes: labels {0}, {}, {0}. */
-TEST(by_hand) {
-    struct cr_label_scores s = {.classes = 2, .words = 2};
-    struct cr_label_score  score[2];
-    const int32_t          rows[3][2]   = {{1, 1}, {0, 0}, {1, 1}};
-    const float            logits[3][2] = {{2, 0}, {1, 0}, {-1, 0}};
-    for (int i = 0; i < 3; i++) REQUIRE_OK(cr_label_scores_add(&s, rows[i], logits[i]));
-    REQUIRE_OK(cr_label_scores_classes(&s, score));
-    CHECK_NEAR(score[0].ap, 0.5 * 1 + 0.5 * 2 / 3, 1e-15);
-    CHECK_NEAR(score[0].f1, 0.8, 1e-15); /* all three predicted: precision 2/3, recall 1 */
-    CHECK_NEAR(score[0].threshold, cr_label_probability(-1) / 2, 1e-15);
-    CHECK(isnan(score[1].ap) && score[1].images == 0 && score[1].threshold == 0.5);
-    CHECK_NEAR(cr_label_scores_map(score, 2), score[0].ap, 0); /* classes without images do not count */
-    CHECK(isnan(cr_label_scores_map(score + 1, 1)));
-    cr_label_scores_free(&s);
 }
 
 TEST(thresholds_file) {
