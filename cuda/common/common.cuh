@@ -181,8 +181,9 @@ template <int THREADS, typename A> __device__ __forceinline__ A ck_block_sum(A x
 
 /* A kernel launched by ck_launch may be placed on the multiprocessors while the kernel before it still runs. The kernel
  * begins with ck_begin_after_last(): it waits until the kernel before it is complete and its writes are visible, then
- * allows the next kernel to be placed. This order has a consequence: before its own wait, a kernel may read only data
- * that was written before the last two launches. */
+ * allows the next kernel to be placed. Before its wait a kernel writes no global memory, and reads only the inputs of
+ * the op that runtime/launch_overlap.c lists: a kernel that reads another one there adds it to that list. The executor
+ * makes sure that these inputs are complete. */
 __device__ __forceinline__ void ck_wait_for_last() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -42,7 +42,6 @@ struct ck_fused_conv {
     int64_t      N, H, W, C, P, Q, K;
     int          R, S, stride, pad;
     bool         transposed, relu;
-    bool         early;  /* no launch since the last but one writes w or bias: they may be read before the last ends */
     int          config; /* tile config, index below the family's configs; 0: the config that was fastest on average */
     bool has_scale_bias, has_bias, has_add, has_bn_x, has_mean_rstd, has_sums, has_out_scale_bias, has_mask, has_second;
     const void    *x;                        /* [N][H][W][C] */

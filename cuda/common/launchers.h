@@ -28,10 +28,13 @@
 extern "C" {
 #endif
 
-/* ---- cuda/core/delay.cu, step_block.cu, gather_pieces.cu: test delays, inputs and results of a step, copies ---- */
+/* ---- cuda/core/delay.cu, step_block.cu, gather_pieces.cu: test delays, separation of launches, inputs and results of
+ * a step, copies ---- */
 
 /* Keeps the stream busy for about `ns` nanoseconds, 1 ms at most. For tests. */
 cudaError_t ck_delay(int64_t ns, cudaStream_t stream);
+/* All launches before are complete when those behind begin, also kernels that begin before their wait (ck_launch). */
+cudaError_t ck_separate(cudaStream_t stream);
 /* Copies *step to `to` in device memory. The caller may change *step as soon as the function returns. */
 cudaError_t ck_set_step(struct ck_step *to, const struct ck_step *step, cudaStream_t stream);
 /* The virtual architecture of the code that this GPU runs: 80 for code of compute_80. */

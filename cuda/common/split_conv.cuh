@@ -39,7 +39,6 @@ struct split_plan {
     int         most, steps, chunks; /* steps of a block at most; of a tile; over the channels */
     int         blocks_k, positions, K, P, Q, S, stride, pad;
     int         sums_at, bar_at, bytes;
-    bool        early;    /* w and coefficients may be read before the launch before has ended */
     bool        by_pixel; /* x is loaded pixel by pixel (padding, stride), not as a matrix */
 };
 
@@ -242,7 +241,7 @@ template <class KIND, class Output> __device__ __forceinline__ void split_block(
     split_loader<KIND>                              loader(p, shared);
     if (loads) {
         loader.init();
-        if (p.early) loader.load_filter();
+        loader.load_filter();
     }
     if (KIND::PARTS > 1)
         ck_cluster_begin(); /* blocks send to each other only after all have started */
@@ -251,13 +250,11 @@ template <class KIND, class Output> __device__ __forceinline__ void split_block(
     if (threadIdx.x >= SPLIT_GROUP) {
         if (loads) loader.find();
         ck_begin_after_last();
-        if (loads && !p.early) loader.load_filter();
         if (loads) loader.load_x();
         return;
     }
     split_worker<KIND>      worker(p, shared);
     typename KIND::sum_type sum[KIND::ROUNDS][4];
-    if (!p.early) ck_wait_for_last();
     output.load_coeffs(worker.channel());
     ck_begin_after_last();
 #pragma unroll
@@ -304,7 +301,6 @@ bool split_make_plan(struct split_plan *p, const Args *a, const struct split_con
     p->S         = a->S;
     p->stride    = a->stride;
     p->pad       = a->pad;
-    p->early     = a->early;
     p->by_pixel  = a->stride > 1 || a->pad > 0 || a->R > 1 || a->S > 1;
     return p->bytes <= SPLIT_LIMIT;
 }

@@ -1,4 +1,5 @@
-/* cuda/core/delay.cu: a kernel that only takes time; tests use it to delay streams relative to each other. */
+/* cuda/core/delay.cu: kernels without data: one that only takes time, by which tests delay streams relative to each
+ * other, and one that separates launches. */
 #include "cuda/common/common.cuh"
 
 constexpr uint64_t DELAY_MOST_NS    = 1000 * 1000;
@@ -21,5 +22,14 @@ static __global__ void __launch_bounds__(32) delay(uint64_t ns) {
 cudaError_t ck_delay(int64_t ns, cudaStream_t stream) {
     if (ns <= 0) return cudaSuccess;
     delay<<<1, 1, 0, stream>>>((uint64_t)ns < DELAY_MOST_NS ? (uint64_t)ns : DELAY_MOST_NS);
+    return cudaGetLastError();
+}
+
+static __global__ void separate() {}
+
+/* The launch is a normal one, so it begins when all earlier ones are complete, and no launch behind it begins before it
+ * has ended. */
+cudaError_t ck_separate(cudaStream_t stream) {
+    separate<<<1, 1, 0, stream>>>();
     return cudaGetLastError();
 }

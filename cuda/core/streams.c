@@ -69,6 +69,11 @@ static cr_status reference_work(struct cr_device *device, enum cr_stream stream,
     return CR_OK;
 }
 
+static cr_status separate(struct cr_device *device, enum cr_stream stream) {
+    CUDA_TRY(ck_separate(cuda_of(device)->stream[stream]));
+    return CR_OK;
+}
+
 static cr_status event_create(struct cr_device *device, void **out) {
     (void)device;
     cudaEvent_t event;
@@ -229,6 +234,7 @@ const struct cr_async cr_cuda_async = {
     .fill                  = fill,
     .delay                 = delay,
     .reference_work        = reference_work,
+    .separate              = separate,
     .event_create          = event_create,
     .event_create_untimed  = event_create_untimed,
     .event_destroy         = event_destroy,

@@ -95,6 +95,10 @@ struct cr_async {
      * lowers the cycles of the shortest piece, for each of the first blocks. NULL: the device has no such work. */
     cr_status (*reference_work)(struct cr_device *device, enum cr_stream stream, uint64_t *ticks);
 
+    /* Later work of the stream begins only when all its earlier work is complete. Otherwise a kernel may begin before
+     * and read some of its inputs (runtime/launch_overlap.c). NULL: no kernel of the device does so. */
+    cr_status (*separate)(struct cr_device *device, enum cr_stream stream);
+
     cr_status (*event_create)(struct cr_device *device, void **event);
     /* The same for an event that `elapsed` does not get, which takes the device less time. NULL: event_create. */
     cr_status (*event_create_untimed)(struct cr_device *device, void **event);

@@ -74,16 +74,7 @@ struct cr_call {
     void                       *prepared;  /* result of prepare; NULL when the kernel has no prepare */
     const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
     const struct cr_call       *part; /* of the op `fused`: the calls of its parts, without workspace; else NULL */
-    /* Bit s: neither of the two launches before this one on its stream writes input s, or there is no such input. A
-     * kernel that begins before these launches have ended may read it at once. 0 where an op is launched alone. */
-    unsigned early_inputs;
-    unsigned inputs_before_last; /* the same for the launch directly before this one, which may be the only one */
 };
-
-/* Returns whether the kernel may read all these inputs (bit s: slot s) before the launches before it have ended. */
-static inline bool cr_call_reads_early(const struct cr_call *call, unsigned slots) {
-    return (~call->early_inputs & slots) == 0;
-}
 
 /* A kernel: one implementation of one op kind: a row of a table, which ends with a row without a name. Tables are
  * constants with static lifetime. */

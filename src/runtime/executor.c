@@ -21,10 +21,7 @@ static cr_status bind_parts(struct cr_exec *exec, const struct cr_op *op, struct
     if (part == op) return CR_OK;
     struct cr_call *calls = cr_arena_alloc(&exec->arena, (size_t)parts * sizeof *calls);
     if (!calls) return CR_NO_MEMORY((size_t)parts * sizeof *calls);
-    for (int k = 0; k < parts; k++) {
-        bind_operands(exec, &part[k], &calls[k]);
-        cr_exec_find_early_inputs(exec->program, (int)(op - exec->program->op), &calls[k]);
-    }
+    for (int k = 0; k < parts; k++) bind_operands(exec, &part[k], &calls[k]);
     call->part = calls;
     return CR_OK;
 }
@@ -45,7 +42,6 @@ static cr_status bind(struct cr_exec *exec, int index) {
                   op->kind == CR_OP_barrier);
     bind_operands(exec, op, &bound->call);
     CR_TRY(bind_parts(exec, op, &bound->call));
-    cr_exec_find_early_inputs(p, index, &bound->call);
     if (op->workspace >= 0) bound->call.workspace = cr_exec_address(exec, op->workspace);
     CR_TRY(cr_kernel_prepare(device, bound->kernel, p, op, &bound->call.prepared, &workspace));
     CR_ASSERT(workspace <= (op->workspace >= 0 ? p->tensor[op->workspace].bytes : 0));
@@ -107,6 +103,7 @@ cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memor
         goto out;
     }
     for (int i = 0; i < program->ops; i++) CR_TRY_OUT(bind(exec, i));
+    cr_exec_find_separations(program, exec->op);
     CR_TRY_OUT(open_streams(exec));
     CR_TRY_OUT(cr_exec_open_results(exec));
     *out = exec;
@@ -162,6 +159,12 @@ static cr_status wait_before(struct cr_exec *exec, int i, bool *stream_begun) {
     return CR_OK;
 }
 
+/* Launches from here on begin when all earlier ones of the stream are complete. */
+static cr_status separate(struct cr_exec *exec, enum cr_stream stream) {
+    const struct cr_async *async = cr_exec_async(exec);
+    return async && async->separate ? async->separate(cr_exec_device(exec), stream) : CR_OK;
+}
+
 static cr_status launch_kernel(struct cr_exec *exec, const struct cr_step_block *step, int i) {
     struct cr_bound_op *bound = &exec->op[i];
     bound->call.step          = step;
@@ -174,6 +177,7 @@ static cr_status launch_kernel(struct cr_exec *exec, const struct cr_step_block 
 /* Enqueues op i, between the work of the hooks, and the event that other streams wait for. */
 static cr_status enqueue_op(struct cr_exec *exec, const struct cr_step_block *step, int i) {
     struct cr_device *device = cr_exec_device(exec);
+    if (exec->op[i].separated) CR_TRY(separate(exec, exec->program->op[i].stream));
     CR_TRY(cr_exec_before_launch(exec, i));
     CR_TRY(launch_kernel(exec, step, i));
     CR_TRY(cr_exec_after_launch(exec, i));
@@ -213,6 +217,18 @@ static cr_status launch_range(struct cr_exec *exec, const struct cr_step_block *
     return last == exec->program->ops - 1 ? cr_exec_at_end(exec) : CR_OK;
 }
 
+/* Launches ops first to last outside a capture. Here as in a graph, which the hoisted ops are never a part of, all
+ * earlier work is complete when the first op begins. */
+static cr_status run_ops(struct cr_exec *exec, const struct cr_step_block *step, int first, int last) {
+    const int hoisted = exec->program->hoisted;
+    if (first < hoisted && last >= hoisted) {
+        CR_TRY(run_ops(exec, step, first, hoisted - 1));
+        first = hoisted;
+    }
+    CR_TRY(separate(exec, CR_STREAM_COMPUTE));
+    return launch_range(exec, step, first, last);
+}
+
 static cr_status set_step(struct cr_exec *exec, const struct cr_step_block *step) {
     const struct cr_backend *backend = cr_exec_device(exec)->backend;
     return backend->set_step ? backend->set_step(cr_exec_device(exec), step) : CR_OK;
@@ -220,7 +236,7 @@ static cr_status set_step(struct cr_exec *exec, const struct cr_step_block *step
 
 cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last) {
     CR_TRY(set_step(exec, step));
-    CR_TRY(launch_range(exec, step, first, last));
+    CR_TRY(run_ops(exec, step, first, last));
     /* After a part of a program, streams may be busy that the compute stream does not wait for. */
     return exec->begun && last < exec->program->ops - 1 ? cr_exec_device(exec)->backend->sync(cr_exec_device(exec))
                                                         : CR_OK;
@@ -264,7 +280,7 @@ static void complete_op(void *context, int i) {
 static cr_status run_hoisted(struct cr_exec *exec, const struct cr_step_block *step) {
     const struct cr_backend *backend = cr_exec_device(exec)->backend;
     const int                hoisted = exec->program->hoisted;
-    CR_TRY(launch_range(exec, step, 0, hoisted - 1));
+    CR_TRY(run_ops(exec, step, 0, hoisted - 1));
     if (hoisted && backend->for_each)
         backend->for_each(cr_exec_device(exec), exec->program->ops - hoisted, complete_op, exec);
     return CR_OK;
@@ -279,7 +295,7 @@ cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step) {
     if (exec->graph)
         CR_TRY(cr_exec_async(exec)->graph_launch(cr_exec_device(exec), exec->graph));
     else
-        CR_TRY(launch_range(exec, step, exec->program->hoisted, exec->program->ops - 1));
+        CR_TRY(run_ops(exec, step, exec->program->hoisted, exec->program->ops - 1));
     exec->runs++;
     CR_TRY(cr_exec_fetch_results(exec));
     return captures && !exec->graph ? capture(exec, step) : CR_OK;

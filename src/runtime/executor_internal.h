@@ -8,8 +8,9 @@
 struct cr_bound_op {
     const struct cr_kernel *kernel;
     struct cr_call          call;
-    char                   *title; /* "conv layer1.0.conv1", for the timeline of a profiler */
-    void                   *done;  /* event after the op; NULL when no other stream waits for the op */
+    char                   *title;     /* "conv layer1.0.conv1", for the timeline of a profiler */
+    void                   *done;      /* event after the op; NULL when no other stream waits for the op */
+    bool                    separated; /* all launches before the op on its stream are complete when it begins */
 };
 
 /* Host copies of the results of a run, in the types of their tensors; page-locked on a device with async. */
@@ -60,10 +61,10 @@ CR_MUST cr_status cr_exec_open_results(struct cr_exec *exec);
 /* Enqueues the copies of the results of the run that has just been enqueued (exec->runs counts it). */
 CR_MUST cr_status cr_exec_fetch_results(struct cr_exec *exec);
 
-/* ---- runtime/early_inputs.c ---- */
+/* ---- runtime/launch_overlap.c ---- */
 
-/* Sets early_inputs and inputs_before_last of the call, which is that of op `index` or of a part of it. */
-void cr_exec_find_early_inputs(const struct cr_program *program, int index, struct cr_call *call);
+/* Sets `separated` of all ops. bound: [program->ops] */
+void cr_exec_find_separations(const struct cr_program *program, struct cr_bound_op *bound);
 
 /* ---- runtime/launch_hooks.c ---- */
 

@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(forward_tiling<S>::THREADS, forward_tiling<S>:
 
     /* The last block without work stores the results of the BN before (finish_sums). */
     if (block_of<S::ANY>(a) < (Args::FINISH ? -1 : 0)) return;
-    if (!a.w_new && block_of<S::ANY>(a) >= 0) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
+    if (Args::FINISH && block_of<S::ANY>(a) >= 0)
+        filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     if constexpr (D::WHOLE)
         image_margin<X>(xs);
     else
@@ -163,9 +164,9 @@ __global__ void __launch_bounds__(forward_tiling<S>::THREADS, forward_tiling<S>:
         scale_bias = room;
         if (block_of<S::ANY>(a) < 0) return;
     } else {
-        ck_begin_after_last();
-        if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
+        filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
         ck_copy_commit();
+        ck_begin_after_last();
     }
 
     for (int64_t job = block_of<S::ANY>(a); job < a.N * D::TILES; job += blocks_of<S::ANY>(a)) {
@@ -330,7 +331,6 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .partial    = args->stores_rows ? args->sums : (float *)workspace,
                                    .N          = args->conv.N,
                                    .idle       = 0,
-                                   .w_new      = args->w_new,
                                    .relu       = args->relu,
                                    .C          = (uint8_t)args->conv.C,
                                    .K          = (uint8_t)args->conv.K,
@@ -353,7 +353,6 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
         b.finish = args->before.finish, b.factors = ck_bn_factors_of(&args->before.finish);
         if (args->apply_x) b.x = args->apply_x, b.add = args->apply_add, b.z = (void *)args->x;
         b.shortcut_c = (int)args->shortcut_c, b.shortcut_pad = (int)args->shortcut_pad;
-        b.add_new = !args->add_old || !args->apply_add;
         return args->conv.type == CK_F16
                    ? cifar::forward_after<__half>(&args->conv, args->apply_x != NULL, b, f, multiprocessors, stream)
                    : cifar::forward_after<__nv_bfloat16>(&args->conv, args->apply_x != NULL, b, f, multiprocessors,

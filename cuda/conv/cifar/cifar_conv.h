@@ -32,9 +32,6 @@ struct ck_cifar_conv {
     const float          *bias;   /* f32, or NULL: neither add nor relu */
     const void           *add;    /* like y, or NULL; y may be add */
     bool                  relu;
-    /* One of the two launches before may have written w. If false, the kernel reads w before these launches end, and
-     * with `before` also gamma, beta and the old running statistics of that BN. */
-    bool w_new;
     /* `sums` is rows, [ck_cifar_conv_rows][2][K], whose sums are the sums: there is no second launch. Without
      * `finish`. */
     bool stores_rows;
@@ -52,9 +49,6 @@ struct ck_cifar_conv {
     /* shortcut_c > 0: apply_add is [N,2H,2W,shortcut_c]; the summand is every second pixel of it, behind shortcut_pad
      * channels of zeros and in front of others. Multiples of 8. */
     int64_t shortcut_c, shortcut_pad;
-    /* The launch before this one does not write apply_add, and it has waited for the launches before it. The kernel
-     * then reads apply_add before that launch ends. */
-    bool add_old;
 };
 /* Whether a convolution can finish the BN before it. */
 bool ck_cifar_conv_finishes(const struct ck_conv *conv);
@@ -92,9 +86,7 @@ struct ck_cifar_conv_grad {
     float         *dw, *grad_sums; /* grad_sums: only with `mean_rstd` */
     bool           accumulate;     /* dw += */
     struct ck_bn_grad_finalize
-         finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
-    bool w_new;  /* as in ck_cifar_conv */
-    bool x_new;  /* the same for x, dy_x, bn_x, scale_bias and mean_rstd; and with `before` for gamma and mean_rstd */
+        finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     /* N,P,Q,K, or NULL. Not NULL: dy is stored instead of dw, which is NULL, and grad_sums is rows,
      * [ck_cifar_dgrad_rows][2][C], whose sums are the sums; there is no second launch. Without `finish`, with dy_x.
      * Only where ck_cifar_dgrad_supports says so. */
@@ -113,8 +105,7 @@ int  ck_cifar_dgrad_rows(const struct ck_conv *conv, int multiprocessors);
 /* Whether a backward without `dy` can finish the BN before it: that of the stem. */
 bool ck_cifar_conv_grad_finishes(const struct ck_conv *conv, int block_bytes);
 /* dw (+)= gradient of the filters of `count` convolutions with the same N and type, for which ck_cifar_dgrad_supports
- * is true. Launches that wrote dy came before, but not directly before this one, which begins while the launch before
- * it may still run. */
+ * is true. */
 struct ck_cifar_filter {
     struct ck_conv conv;
     const void    *dy, *x;     /* N,P,Q,K; N,H,W,C */

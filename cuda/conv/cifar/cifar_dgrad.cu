@@ -166,27 +166,24 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     const bool works = block >= 0 && block < a.N * D::TILES;
     if (block < (FINISH ? -1 : 0)) return; /* the last block without work stores the results of the BN */
     /* As much as possible comes before the wait for the launch before; steps of ResNet-56 are 0.2 % faster with it. */
-    if (!a.w_new && block >= 0) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
+    if (block >= 0) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     ck_copy_commit();
-    if (!a.x_new && works) dx_issue<S, false, true, T>(a, block, base);
+    if (works) dx_issue<S, false, true, T>(a, block, base);
     ck_copy_commit();
     dx_clear<S>(a, base, rows);
-    if (!a.x_new && a.bn_x && works) dx_prefetch<S, T>(a, block);
+    if (a.bn_x && works) dx_prefetch<S, T>(a, block);
     if constexpr (FINISH) {
         table_entry<S> entry;
         dx_early<S>    early;
-        if (!a.x_new) entry.load(a), early.load(args.before);
-        if (!a.w_new && block >= 0) {
+        entry.load(a), early.load(args.before);
+        if (block >= 0) {
             ck_copy_wait<1>(); /* for the filter, not for dy_x */
             filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
         }
         ck_begin_after_last();
-        if (a.x_new) entry.load(a), early.load(args.before);
         dx_rows_before<S> rows_before;
         rows_before.load(args.before, 0);
         if (works) dx_issue<S, true, false, T>(a, block, base);
-        if (a.x_new && works) dx_issue<S, false, true, T>(a, block, base);
-        if (a.w_new && block >= 0) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
         entry.store(table);
         dx_coeffs<S>(args.before, rows_before, early, memory, block == (args.idle > 0 ? -1 : 0));
@@ -196,16 +193,14 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
         table_entry<S> entry;
         entry.load(a);
         tile_warm<L>(a.dy_coeffs, S::K, 3);
-        if (block < a.N * D::TILES) dx_issue<S, true, false, T>(a, block, base);
-        if (a.x_new && block < a.N * D::TILES) dx_issue<S, false, true, T>(a, block, base);
-        if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
+        if (works) dx_issue<S, true, false, T>(a, block, base);
         ck_copy_commit();
         entry.store(table);
     }
     const float *coeffs           = FINISH ? reinterpret_cast<const float *>(memory + D::COEFF_AT) : a.dy_coeffs;
     float        first[2 * D::NT] = {}, second[2 * D::NT] = {};
     ck_copy_wait<0>();
-    if (!FINISH || a.w_new) filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+    if (!FINISH) filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     for (int64_t job = block; job < a.N * D::TILES; job += blocks) {
         const int y0 = (int)(job % D::TILES) * D::TH;
         dx_bn_grad<S, L, T>(base + D::DY_AT, base + D::LINE_AT, coeffs, y0,

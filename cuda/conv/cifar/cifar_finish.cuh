@@ -25,7 +25,6 @@ struct forward_apply_args : forward_finish_args {
     const void           *add; /* or NULL */
     void                 *z;
     int                   shortcut_c, shortcut_pad; /* as in ck_cifar_conv */
-    bool                  add_new;                  /* the launch before may write `add`, or there is none */
 };
 
 /* As ck_bn_apply. */
@@ -128,15 +127,12 @@ __device__ __forceinline__ void forward_load_down(const forward_apply_args &a, u
     finish_sums<S::C> sums;
     tile_vectors<X>   p, more = {};
     float             scale[8], bias[8];
-    if (!a.w_new) sums.parameters(a);
-    if (!a.add_new && here) more.load((const T *)a.add + at, row0);
+    sums.parameters(a);
+    if (a.add && here) more.load((const T *)a.add + at, row0);
     ck_begin_after_last();
-    if (a.w_new && b >= 0) filter_issue<S, D::NT, forward_memory<S>::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     ck_copy_commit();
     sums.load(a, 0);
-    if (a.w_new) sums.parameters(a);
     if (here) p.load((const T *)a.x + at, row0);
-    if (a.add_new && a.add && here) more.load((const T *)a.add + at, row0);
     sums.end(a, room);
     if (!here) return;
     load_floats(scale, room + c0);
@@ -176,8 +172,8 @@ __device__ __forceinline__ void load_summand(const forward_apply_args           
         load_shortcut(to, (const T *)a.add + (int64_t)image * 4 * IMAGE * a.shortcut_c, a.shortcut_c, a.shortcut_pad);
 }
 
-/* Starts a block that finishes the BN before it, and loads its first image. Data that older launches have written is
- * loaded before the wait. This, and that a block without work stores the BN's results, makes steps of ResNet-56 0.9 %
+/* Starts a block that finishes the BN before it, and loads its first image; parameters and the summand before the wait.
+ * This, and that a block without work stores the BN's results, makes steps of ResNet-56 0.9 %
  * faster. */
 template <class S, typename T, class Args>
 __device__ __forceinline__ void forward_load_finish(const Args &a, uint32_t base, float *room) {
@@ -188,19 +184,13 @@ __device__ __forceinline__ void forward_load_finish(const Args &a, uint32_t base
     finish_sums<S::C> sums;
     whole_image<X>    p, more = {};
     float             scale[8], bias[8];
-    if (!a.w_new) sums.parameters(a);
+    sums.parameters(a);
     if constexpr (Args::APPLIES)
-        if (!a.add_new && here) load_summand<S, T>(a, more, block_of<false>(a));
+        if (a.add && here) load_summand<S, T>(a, more, block_of<false>(a));
     ck_begin_after_last();
-    if (a.w_new && block_of<false>(a) >= 0)
-        filter_issue<S, forward_tiling<S>::NT, forward_memory<S>::W_PITCH, forward_tiling<S>::THREADS>(
-            base, (const T *)a.w, a);
     ck_copy_commit();
     sums.load(a, 0);
-    if (a.w_new) sums.parameters(a);
     if (here) p.load((const T *)a.x + at);
-    if constexpr (Args::APPLIES)
-        if (a.add_new && a.add && here) load_summand<S, T>(a, more, block_of<false>(a));
     sums.end(a, room);
     if (!here) return;
     load_floats(scale, room + p.chunk() * 8);

@@ -27,7 +27,6 @@ struct forward_args {
     float                *sums, *partial;
     int64_t               N;
     int                   idle; /* the first `idle` blocks compute nothing */
-    bool                  w_new;
     /* only with ANY: channels, and the end of inference */
     bool         relu;
     uint8_t      C, K;

@@ -91,13 +91,6 @@ static struct ck_cifar_bn bn_of(const struct cr_call *finalize) {
                                            .momentum   = a->momentum}};
 }
 
-/* The launch before this one stores the rows, so it is a CIFAR convolution, which has waited for the launches before
- * it. So only this launch must not write the summand. */
-static bool is_old_add(const struct cr_call *finalize, const struct cr_call *call, unsigned slot) {
-    const bool stores_rows = !(finalize->inputs_before_last & 1u << CR_IN_bn_finalize_sums);
-    return stores_rows && (call->inputs_before_last & slot);
-}
-
 static cr_status forward_launch(struct cr_device *device, const struct cr_call *call) {
     struct forward f;
     CR_ASSERT(find_forward(call->op, &f));
@@ -109,14 +102,12 @@ static cr_status forward_launch(struct cr_device *device, const struct cr_call *
         const struct cr_call *apply = &call->part[f.apply];
         args.apply_x                = apply->in[CR_IN_bn_apply_x];
         args.apply_add              = apply->in[CR_IN_bn_apply_add];
-        args.add_old                = is_old_add(finalize, apply, 1u << CR_IN_bn_apply_add);
     }
     if (f.shortcut >= 0) {
         const struct cr_call *shortcut = &call->part[f.shortcut];
         args.apply_add                 = shortcut->in[CR_IN_pad_shortcut_x];
         args.shortcut_c                = IN(shortcut->op, pad_shortcut, x)->dim[3];
         args.shortcut_pad              = shortcut->op->attr.conv.pad_c;
-        args.add_old                   = is_old_add(finalize, shortcut, 1u << CR_IN_pad_shortcut_x);
     }
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;

@@ -22,7 +22,7 @@ struct grad_args {
     void                 *dx;
     float                *dw, *grad_sums, *dw_partial, *sums_partial;
     int64_t               N;
-    bool                  accumulate, w_new, x_new;
+    bool                  accumulate;
     /* These four are in the padding: with more than 128 bytes of arguments, the compiler of CUDA 13.0 gives other
      * registers to the kernels without ANY, which then spill more and take 2 % longer. */
     bool    one_stage; /* only with ANY */

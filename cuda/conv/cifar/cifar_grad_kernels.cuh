@@ -56,23 +56,22 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     float         *rows    = reinterpret_cast<float *>(memory + D::SUMS_AT),
           *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
     float first[2 * D::NT] = {}, second[2 * D::NT] = {};
-    if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
-    if (!a.x_new && a.dy_x)
+    filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
+    if (a.dy_x)
         for (int i = 0; i < stages<S>(a); i++)
             if (blockIdx.x + (int64_t)i * gridDim.x < a.N * D::TILES)
                 joint_issue_part<S, false>((const T *)a.dy_x, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE),
                                            blockIdx.x + (int64_t)i * gridDim.x, K);
     dx_clear<S>(a, base, rows);
-    if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a, (int)blockIdx.x);
+    if (a.bn_x) dx_prefetch<S, T>(a, (int)blockIdx.x);
     ck_begin_after_last();
     table_entry<S> entry;
     entry.load(a);
     if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
-    if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     ck_copy_commit();
     for (int i = 0; i < stages<S>(a); i++)
         joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x,
-                             !a.x_new);
+                             true);
     entry.store(table);
     if (S::ANY && a.one_stage)
         ck_copy_wait<1>();
@@ -107,15 +106,11 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
     const dw_slot<S> slot_of_warp;
     const bool       exists              = slot_of_warp.exists(a, 0, 0);
     float            acc[D::EARLY][2][4] = {};
-    const auto       issue               = [&]() {
-        for (int i = 0; i < stages<S>(a); i++)
-            joint_issue_x<S, T>(a, base + (uint32_t)(x_at<S>(a) + i * X::BYTES), blockIdx.x + (int64_t)i * gridDim.x);
-    };
-    if (!a.x_new) issue();
+    for (int i = 0; i < stages<S>(a); i++)
+        joint_issue_x<S, T>(a, base + (uint32_t)(x_at<S>(a) + i * X::BYTES), blockIdx.x + (int64_t)i * gridDim.x);
     for (int i = 0; i < stages<S>(a); i++) tile_margin<X>(base + (uint32_t)(x_at<S>(a) + i * X::BYTES));
     ck_begin_after_last();
     if (a.scale_bias) tile_warm<X>(a.scale_bias, C, 2, {C, C});
-    if (a.x_new) issue();
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -166,12 +161,12 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
                                                        input_row<S>(0), images, of_x);
         };
     const int64_t first = (int64_t)((int)blockIdx.x % blocks) * D::I;
-    if (!a.x_new && first < a.N) issue(first, (int)min((int64_t)D::I, a.N - first));
+    if (first < a.N) issue(first, (int)min((int64_t)D::I, a.N - first));
     tile_margin<X>(x);
     ck_begin_after_last();
     const auto issue_dy = [&](int64_t image, int images) {
         tile_issue<L, false, false>(dy, (const T *)a.g + image * S::P * S::P * K + k0, 0, images, of_dy);
-        if (a.x_new || image != first) issue(image, images);
+        if (image != first) issue(image, images);
         ck_copy_commit();
     };
     for (int64_t image = first; image < a.N; image += blocks * D::I) {
@@ -198,14 +193,13 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     float         *rows        = reinterpret_cast<float *>(memory + D::SUMS_AT),
           *table               = reinterpret_cast<float *>(memory + D::TABLE_AT);
     float     first[2 * D::NT] = {}, second[2 * D::NT] = {};
-    bool      begun = false;
-    const int K     = out_channels<S>(a);
+    const int K = out_channels<S>(a);
     static_assert(D::TILES == 1, "whole images");
     const auto issue = [&](int64_t image) {
         tile_issue<L, true, false>(line, (const T *)a.dy_x + image * S::P * S::P * K, -L::LEFT, 1, {K, K});
     };
-    if (!a.x_new && a.dy_x && block < a.N) issue(block), ck_copy_commit();
-    if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
+    if (a.dy_x && block < a.N) issue(block);
+    filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     dx_clear<S>(a, base, rows);
     ck_begin_after_last();
     table_entry<S> entry;
@@ -214,20 +208,16 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     for (int64_t image = block; image < a.N; image += blocks) {
         const int64_t out = image * S::P * S::P * K;
         tile_issue<L, false, false>(dy, (const T *)a.g + out, -L::LEFT, 1, {K, K});
-        if (a.dy_x && (a.x_new || image != block)) issue(image);
-        ck_copy_commit();
-        if (!begun && a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
+        if (a.dy_x && image != block) issue(image);
         ck_copy_commit();
         if (a.dy_x)
-            tile_bn_grad<L, 1, T>(dy, line, a.dy_coeffs, K, -L::LEFT, 1, {K, K});
+            tile_bn_grad<L, 0, T>(dy, line, a.dy_coeffs, K, -L::LEFT, 1, {K, K});
         else
-            ck_copy_wait<1>();
-        if (!begun) {
-            entry.store(table);
             ck_copy_wait<0>();
+        if (image == block) {
+            entry.store(table);
             filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
         }
-        begun = true;
         __syncthreads();
         dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, image, 0, first, second);
         __syncthreads();
@@ -351,7 +341,7 @@ template <typename T, bool ANY, class Args> __global__ void __launch_bounds__(TH
                                    line, (const T *)a.dy_x + image * STEM_SIDE * STEM_SIDE * K, y0, 1, n);
                            stem_fill(memory + STEM_X_AT, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
         };
-    if (!a.x_new && blockIdx.x < a.N * STEM_TILES) issue(blockIdx.x);
+    if (blockIdx.x < a.N * STEM_TILES) issue(blockIdx.x);
     ck_begin_after_last();
     const float             *coeffs = a.dy_coeffs;
     stem_sums<STEM_K, WARPS> sums;
@@ -360,7 +350,7 @@ template <typename T, bool ANY, class Args> __global__ void __launch_bounds__(TH
         const int64_t out = job / STEM_TILES * STEM_SIDE * STEM_SIDE * K;
         const int     y0  = (int)(job % STEM_TILES) * STEM_TH;
         tile_issue<stem_dy, false, false>(base, (const T *)a.g + out, y0, 1, n);
-        if (a.x_new || job != blockIdx.x) issue(job);
+        if (job != blockIdx.x) issue(job);
         ck_copy_commit();
         if constexpr (Args::FINISH)
             if (job == blockIdx.x)

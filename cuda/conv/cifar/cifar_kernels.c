@@ -75,7 +75,6 @@ struct ck_cifar_conv cr_cuda_cifar_conv_of(const struct cr_call *call) {
                                   .bias        = call->in[CR_IN_conv_bias],
                                   .add         = call->in[CR_IN_conv_add],
                                   .relu        = op->attr.conv.relu,
-                                  .w_new       = !cr_call_reads_early(call, CR_IN_BIT(conv, w)),
                                   .stores_rows = stores_rows(p, op)};
 }
 
@@ -126,8 +125,6 @@ size_t cr_cuda_cifar_grad_workspace(const struct cr_device *device, const struct
 }
 
 struct ck_cifar_conv_grad cr_cuda_cifar_grad_of(const struct cr_call *call) {
-    const unsigned data = CR_IN_BIT(conv_grad, x) | CR_IN_BIT(conv_grad, dy_x) | CR_IN_BIT(conv_grad, bn_x) |
-                          CR_IN_BIT(conv_grad, scale_bias) | CR_IN_BIT(conv_grad, mean_rstd);
     const struct cr_program *p  = call->program;
     const struct cr_op      *op = call->op;
     return (struct ck_cifar_conv_grad){.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
@@ -151,8 +148,6 @@ struct ck_cifar_conv_grad cr_cuda_cifar_grad_of(const struct cr_call *call) {
                                                       .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
                                                       .count      = op->attr.conv.bn.count,
                                                       .accumulate = op->attr.conv.bn.accumulate},
-                                       .w_new      = !cr_call_reads_early(call, CR_IN_BIT(conv_grad, w)),
-                                       .x_new      = !cr_call_reads_early(call, data),
                                        .dy         = call->out[CR_OUT_conv_grad_dy]};
 }
 

@@ -8,8 +8,7 @@
 namespace cifar {
 
 /* Launches overlap, as described at ck_launch. A second, small launch of an op allows the next kernel to start at
- * once, so that the next kernel loads its filters meanwhile. Before its wait a kernel reads nothing else and writes
- * nothing. */
+ * once, so that the next kernel loads its filters and other inputs meanwhile that it may read before its wait. */
 template <typename Kernel, typename Args>
 cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
     constexpr int SHARING = 256; /* kernels with more threads need all registers of a multiprocessor */

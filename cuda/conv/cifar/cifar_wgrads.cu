@@ -186,6 +186,7 @@ __device__ __noinline__ void dw_run(const void *dy, const void *x, const float *
     }
     ck_copy_wait<0>();
     __syncthreads();
+    ck_wait_for_last(); /* until the launches before have ended, they read tensors whose memory `to` shares */
     dw_block<S>(acc, to, reinterpret_cast<float *>(memory), slot_of_warp, true);
     __syncthreads(); /* before the next part */
 }

@@ -60,7 +60,7 @@ struct params {
     void        *y;
     float       *partial; /* [blocks][WORKERS][2][64], or NULL without sums */
     int          positions, H, W;
-    bool         relu, early;
+    bool         relu;
 };
 
 #if CK_HAS_SM90A

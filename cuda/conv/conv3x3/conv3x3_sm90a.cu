@@ -63,9 +63,10 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv3x3(const __grid
     } else {
         ck_registers_increase<240>();
         worker<T, KIND> worker(p, shared, group);
-        if (p.early) worker.load_filter();
+        if (KIND == FORWARD && p.positions)
+            worker.load_filter(); /* without the condition, which holds, registers spill */
         if (KIND != GRADIENT) ck_begin_after_last();
-        if (!p.early) worker.load_filter();
+        if (KIND != FORWARD) worker.load_filter();
         worker.run();
     }
 #else
@@ -136,7 +137,6 @@ cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct 
     p.H         = (int)a->P;
     p.W         = (int)a->Q;
     p.relu      = a->relu;
-    p.early     = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     const int         blocks = p.plan.tiles < gpu->multiprocessors ? p.plan.tiles : gpu->multiprocessors;
     const enum kind   kind   = !a->transposed ? FORWARD : a->has_bn_x ? GRADIENT : TRANSPOSED;

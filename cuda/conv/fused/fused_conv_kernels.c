@@ -28,9 +28,8 @@ static struct ck_fused_conv shape_of(const struct cr_op *op, const struct cr_ten
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_##slot)
 
 static bool conv_args(const struct cr_program *p, const struct cr_op *op, const struct cr_call *call, void *to) {
-    struct ck_fused_conv a = shape_of(op, IN(x), IN(w), OUT(y));
-    a.relu                 = op->attr.conv.relu;
-    a.early = call && !IN(out_scale_bias) && cr_call_reads_early(call, CR_IN_BIT(conv, w) | CR_IN_BIT(conv, bias));
+    struct ck_fused_conv a      = shape_of(op, IN(x), IN(w), OUT(y));
+    a.relu                      = op->attr.conv.relu;
     a.has_scale_bias            = IN(scale_bias) != NULL;
     a.has_bias                  = IN(bias) != NULL;
     a.has_add                   = IN(add) != NULL;

@@ -46,7 +46,7 @@ struct params {
     int          H, W, P, Q, S, stride, pad;
     int          y_type;
     float        least; /* of v */
-    bool         add_given, add_signed, early;
+    bool         add_given, add_signed;
     bool         by_pixel; /* x is loaded pixel by pixel (padding, stride), not as a matrix */
 };
 

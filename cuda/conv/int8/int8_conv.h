@@ -20,8 +20,6 @@ struct ck_int8_conv {
     int64_t           N, H, W, C, K, P, Q;
     enum ck_int8_type x_type, add_type, y_type; /* x and add: u8 or i8 */
     bool              relu;
-    bool              early; /* no launch since the last but one writes packed or coeffs: they are read before the last
-                              * ends; only with has_packed */
     bool              has_add, has_packed;
     int               config; /* tile config, index below the family's configs */
     const void       *x;      /* [N][H][W][C] */

@@ -45,16 +45,12 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) int8_conv(const __gr
     const int  group = (int)threadIdx.x / GROUP, loader = (int)threadIdx.x / 32 - 4 * WORKERS;
     const bool loads_w = loader == 3;
     init_barriers(shared + (uint32_t)p.plan.bar_at, RESIDENT ? 1 : WORKERS);
-    if (p.early) set_coeffs(p, shared + (uint32_t)p.plan.coeffs_at);
+    set_coeffs(p, shared + (uint32_t)p.plan.coeffs_at);
     if (threadIdx.x == 0) ck_tma_prefetch(&p.x);
     if (threadIdx.x == 32) ck_tma_prefetch(&p.w);
     if (threadIdx.x == 64 && p.add_given) ck_tma_prefetch(&p.add);
     __syncthreads();
-    if (!p.early || !loads_w) ck_begin_after_last();
-    if (!p.early) {
-        set_coeffs(p, shared + (uint32_t)p.plan.coeffs_at);
-        __syncthreads();
-    }
+    if (!loads_w) ck_begin_after_last();
     if (group == WORKERS) {
         ck_registers_decrease<40>();
         if (threadIdx.x % 32 == 0) {
@@ -172,7 +168,6 @@ cudaError_t launch_tile(const struct ck_int8_conv *a, const struct ck_gpu *gpu, 
     p.least      = a->relu ? 0.0f : -INFINITY;
     p.add_given  = a->has_add;
     p.add_signed = a->add_type == CK_INT8_I8;
-    p.early      = a->early;
     p.by_pixel   = a->stride > 1 || a->pad > 0 || a->R > 1 || a->S > 1;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     return start_tile(&p, a->x_type == CK_INT8_I8, stream);
@@ -182,10 +177,10 @@ cudaError_t launch(const struct ck_int8_conv *args, void *workspace, const struc
     struct ck_int8_conv a     = *args;
     const int           tiles = tile_count(args, gpu);
     if (!a.has_packed) {
-        const cudaError_t error = ck_int8_pack(a.w, static_cast<int8_t *>(workspace), a.K, a.R, a.S, a.C, stream);
+        cudaError_t error = ck_int8_pack(a.w, static_cast<int8_t *>(workspace), a.K, a.R, a.S, a.C, stream);
+        if (error == cudaSuccess) error = ck_separate(stream); /* packed filters are read before the wait */
         if (error != cudaSuccess) return error;
         a.packed = static_cast<const int8_t *>(workspace);
-        a.early  = false;
     }
     if (a.config < tiles) return launch_tile(&a, gpu, stream);
     a.config -= tiles;

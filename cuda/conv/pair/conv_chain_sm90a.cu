@@ -68,17 +68,12 @@ __global__ void __launch_bounds__(THREADS, 1) conv_chain(const __grid_constant__
     const int  group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32 - 4 * (WORKERS + 1);
     const bool loads_filters = warp == 3;
     init_barriers(shared + (uint32_t)p.plan.bar_at, SHORTCUT);
-    if (p.early) set_all_coeffs<T, L, SHORTCUT>(p, shared + (uint32_t)p.plan.coeffs_at);
+    set_all_coeffs<T, L, SHORTCUT>(p, shared + (uint32_t)p.plan.coeffs_at);
     if (threadIdx.x == 0) ck_tma_prefetch(&p.image);
     if (threadIdx.x == 32) ck_tma_prefetch(&p.w);
     if (threadIdx.x == 64) ck_tma_prefetch(&p.next_w);
     if (threadIdx.x == 96) ck_tma_prefetch(SHORTCUT ? &p.shortcut : &p.add);
     __syncthreads();
-    if (!p.early) {
-        ck_wait_for_last();
-        set_all_coeffs<T, L, SHORTCUT>(p, shared + (uint32_t)p.plan.coeffs_at);
-        __syncthreads();
-    }
     if (group == WORKERS + 1) {
         ck_registers_decrease<registers<T, L>::LOAD>();
         if (!loads_filters) ck_begin_after_last();
@@ -221,7 +216,6 @@ cudaError_t launch(const struct ck_conv_pair *args, void *workspace, const struc
     p.shortcut_bias = a.shortcut_bias;
     p.add_given     = !a.has_shortcut;
     p.add_signed    = a.add_signed;
-    p.early         = a.early;
     if (!make_maps(&p, &a)) return cudaErrorNotSupported;
     switch (a.type) {
     case CK_PAIR_U8: return start<uint8_t>(&p, stream);

@@ -35,7 +35,7 @@ struct params {
     const float *coeffs, *next_coeffs;
     void        *to; /* z */
     int          pixels, K, z_panels;
-    bool         add_given, add_signed, early;
+    bool         add_given, add_signed;
 };
 
 /* Barriers, 8 bytes each, from bar_at on. A full barrier counts one arrival, an empty one those of four warps. */

@@ -27,12 +27,10 @@ struct ck_conv_pair {
     bool              has_shortcut;     /* shortcut_x is given instead of add */
     bool              add_signed;       /* add is i8 instead of u8 */
     bool              has_packed; /* u8: the filters are as ck_int8_pack writes them; otherwise the launch packs */
-    bool              early;  /* no launch since the last but one writes a filter, a bias or a coefficient; with u8 only
-                               * if has_packed */
-    int               config; /* index below the family's configs */
-    const void       *x;      /* [N][H][W][C] */
-    const void       *first_w;                             /* [C][3][3][C] */
-    const void       *w, *next_w;                          /* [K][C], [L][K] */
+    int               config;     /* index below the family's configs */
+    const void       *x;          /* [N][H][W][C] */
+    const void       *first_w;    /* [C][3][3][C] */
+    const void       *w, *next_w; /* [K][C], [L][K] */
     const float      *first_coeffs, *coeffs, *next_coeffs; /* u8: [3][C], [3][K], [3][L]; else biases [C], [K], [L] */
     const void       *add;                                 /* [N][H][W][K] */
     const void       *shortcut_x, *shortcut_w;             /* [N][H][W][64], [K][64] */

@@ -4,16 +4,6 @@
 #include "cuda/core/family_kernels.h"
 #include "cuda/core/kernel_tables.h"
 
-/* Filters and coefficients, which kernels read early if they can. */
-enum {
-    EARLY = CR_IN_BIT(conv_pair, w) | CR_IN_BIT(conv_pair, bias) | CR_IN_BIT(conv_pair, next_w) |
-            CR_IN_BIT(conv_pair, next_bias) | CR_IN_BIT(conv_pair, first_w) | CR_IN_BIT(conv_pair, first_bias) |
-            CR_IN_BIT(conv_pair, shortcut_w) | CR_IN_BIT(conv_pair, shortcut_bias),
-    EARLY_BYTES = CR_IN_BIT(qconv_pair, packed) | CR_IN_BIT(qconv_pair, coeffs) | CR_IN_BIT(qconv_pair, next_packed) |
-                  CR_IN_BIT(qconv_pair, next_coeffs) | CR_IN_BIT(qconv_pair, first_packed) |
-                  CR_IN_BIT(qconv_pair, first_coeffs)
-};
-
 /* ---- f16 and bf16 ---- */
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_pair_##slot)
@@ -30,7 +20,6 @@ static bool half_args(const struct cr_program *p, const struct cr_op *op, const 
                               .L             = IN(next_w)->dim[0],
                               .has_first     = IN(first_w) != NULL,
                               .has_shortcut  = IN(shortcut_w) != NULL,
-                              .early         = call && cr_call_reads_early(call, EARLY),
                               .config        = op->algo,
                               .x             = cuda_data_in(call, CR_IN_conv_pair_x),
                               .first_w       = cuda_data_in(call, CR_IN_conv_pair_first_w),
@@ -73,7 +62,6 @@ static bool byte_args(const struct cr_program *p, const struct cr_op *op, const 
             .has_first    = IN(first_w) != NULL,
             .add_signed   = add->dtype == CR_I8,
             .has_packed   = packed,
-            .early        = call && packed && cr_call_reads_early(call, EARLY_BYTES),
             .config       = op->algo,
             .x            = cuda_data_in(call, CR_IN_qconv_pair_x),
             .add          = cuda_data_in(call, CR_IN_qconv_pair_add),

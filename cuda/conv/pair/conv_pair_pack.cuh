@@ -31,12 +31,12 @@ size_t workspace_of(const struct ck_conv_pair *args, const struct ck_gpu *) {
     return bytes;
 }
 
-/* The filters of *a become those in the workspace. */
+/* The filters of *a become those in the workspace, which are complete for the launch behind: it reads them before its
+ * wait. */
 cudaError_t pack_filters(struct ck_conv_pair *a, void *workspace, cudaStream_t stream) {
     struct pair_filter filters[PAIR_FILTERS];
     int8_t            *to = static_cast<int8_t *>(workspace);
     if (a->type != CK_PAIR_U8 || a->has_packed) return cudaSuccess;
-    a->early = false;
     filters_of(a, filters);
     for (const struct pair_filter &f : filters) {
         if (!f.K) continue;
@@ -45,7 +45,7 @@ cudaError_t pack_filters(struct ck_conv_pair *a, void *workspace, cudaStream_t s
         *f.w = to;
         to += f.bytes();
     }
-    return cudaSuccess;
+    return ck_separate(stream);
 }
 
 } // namespace

@@ -31,17 +31,13 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv_pair(const __gr
     const int  group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32 - 4 * WORKERS;
     const bool loads_filters = warp == 3;
     init_barriers(shared + (uint32_t)p.plan.bar_at);
-    if (p.early) set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
+    set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
     if (threadIdx.x == 0) ck_tma_prefetch(&p.x);
     if (threadIdx.x == 32) ck_tma_prefetch(&p.w);
     if (threadIdx.x == 64) ck_tma_prefetch(&p.next_w);
     if (threadIdx.x == 96) ck_tma_prefetch(&p.add);
     __syncthreads();
-    if (!p.early || !loads_filters) ck_begin_after_last();
-    if (!p.early) {
-        set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
-        __syncthreads();
-    }
+    if (!loads_filters) ck_begin_after_last();
     if (group == WORKERS) {
         ck_registers_decrease<40>();
         if (threadIdx.x % 32 == 0) {
@@ -99,7 +95,6 @@ cudaError_t launch(const struct ck_conv_pair *args, void *workspace, const struc
     p.z_panels    = size_of(&a) == 1 ? 0 : (int)a.L * 2 / PANEL;
     p.add_given   = true;
     p.add_signed  = a.add_signed;
-    p.early       = a.early;
     if (!make_maps(&p, &a)) return cudaErrorNotSupported;
     switch (a.type) {
     case CK_PAIR_U8: return start<uint8_t>(&p, stream);

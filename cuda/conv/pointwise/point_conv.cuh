@@ -42,7 +42,7 @@ struct params {
     unsigned char *mask;
     void          *data; /* of y, only with second_x and stride > 1 */
     int            rows, C, K, stride, H, W, P, Q;
-    bool           add_given, bn_given, relu, early;
+    bool           add_given, bn_given, relu;
 };
 
 /* Barriers, 8 bytes each, from bar_at on: full and empty of each worker's stages, panels of each warp, filters. */
@@ -139,7 +139,8 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
     const uint32_t bar       = shared + (uint32_t)plan.bar_at,
                    stages    = shared + (uint32_t)(plan.stage_at + ring * plan.stages * (int)STAGE);
     scheduler<COLUMNS, WORKERS, RESIDENT> scheduler(plan, ring, RESIDENT ? WORKERS : 1);
-    if (!p.early || !RESIDENT) ck_begin_after_last();
+    constexpr bool                        EARLY = RESIDENT && MODE == AS_IS; /* the filter is read before the wait */
+    if (!EARLY) ck_begin_after_last();
     if (RESIDENT && ring == 0) {
         ck_mbar_expect(bar + 8 * BAR_FILTERS,
                        (uint32_t)plan.steps * W_BYTES + (uint32_t)act_steps<MODE>(p) * SCALE_BIAS_BYTES);
@@ -151,7 +152,7 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
                                 bar + 8 * BAR_FILTERS, s * STEP, act_channels<MODE>(p));
         }
     }
-    if (p.early && RESIDENT) ck_begin_after_last();
+    if (EARLY) ck_begin_after_last();
     ck_ring_place at;
     for (; scheduler.more(); scheduler.next(plan)) {
         int w = 0, h = 0, n = 0;

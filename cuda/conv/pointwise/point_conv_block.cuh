@@ -120,7 +120,6 @@ bool make_params(struct params *to, const struct ck_fused_conv *a, const struct 
     p.add_given      = a->has_add;
     p.bn_given       = a->has_bn_x;
     p.relu           = a->relu;
-    p.early          = a->early && !a->has_scale_bias;
     *to              = p;
     return make_maps(to, a);
 }

@@ -164,6 +164,31 @@ TEST(hoisted_ops_run_once_and_are_not_captured) {
     check_launches(&n.program, 0, 0, 0);
 }
 
+static int separations[2]; /* [captured] */
+
+static cr_status separate_counts(struct cr_device *d, enum cr_stream stream) {
+    separations[is_capturing]++;
+    return CR_OK;
+}
+
+/* Ops that run outside the graph, hoisted or not, begin when all earlier work is complete, as the graph does. */
+TEST(runs_outside_the_graph_are_separated_from_earlier_work) {
+    struct cr_step_block step = {0};
+    OWNED(bound)         n    = {0};
+    REQUIRE_OK(bound_open(&n, true));
+    wrapped_async.separate = separate_counts;
+    memset(separations, 0, sizeof separations);
+    REQUIRE_OK(cr_exec_run(n.exec, &step)); /* hoisted ops, the others, and the capture of the others */
+    CHECK_INT(separations[0], 2);
+    CHECK_INT(separations[1], 0);
+    REQUIRE_OK(cr_exec_run(n.exec, &step)); /* replayed */
+    CHECK_INT(separations[0], 2);
+    REQUIRE_OK(cr_exec_run_range(n.exec, &step, 0, n.program.ops - 1));
+    CHECK_INT(separations[0], 4);
+    REQUIRE_OK(cr_exec_run_range(n.exec, &step, n.program.ops - 1, n.program.ops - 1));
+    CHECK_INT(separations[0], 5);
+}
+
 /* A hook with recapture_runs: the graph is captured again before every second run, and once when a hook is added. */
 TEST(hooks_are_captured_again) {
     const struct cr_launch_hook plain = {0}, changing = {.recapture_runs = 2};
