@@ -4,8 +4,8 @@
 
 set(cuda_units
     "conv/cifar/cifar_conv_grad conv/int8/int8_conv_mma jpeg/samples"
-    "conv/cifar/cifar_narrow_grad elementwise/squeeze_excite train/loss_weighted"
-    "conv/cifar/cifar_conv elementwise/quantize sparse/mma_sp/mma_sp_plan train/loss conv/cifar/head/cifar_head conv/mma/stem_grad_mma"
+    "conv/cifar/cifar_narrow_grad elementwise/squeeze_excite train/loss"
+    "conv/cifar/cifar_conv elementwise/quantize sparse/mma_sp/mma_sp_plan conv/cifar/head/cifar_head conv/mma/stem_grad_mma"
     "conv/cifar/cifar_dgrad conv/mma/stem_mma sparse/mma_sp/mma_sp train/distill train/update_rules"
     "conv/mma/gram/point_gram_mma core/step_block elementwise/drop elementwise/space_to_depth norm/bn_grad norm/pool_bn
      sparse/direct/direct_wgrad sparse/two_four/two_four train/sgd"

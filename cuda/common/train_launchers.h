@@ -33,7 +33,7 @@ static inline int64_t ck_init_tiles(int64_t elems) {
 cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *values, uint64_t seed,
                     uint32_t purpose, double *state, cudaStream_t stream);
 
-/* ---- cuda/train/loss.cu: softmax cross entropy ---- */
+/* ---- cuda/train/loss.cu: cross entropy of softmax, also with options (graph/ops.def) ---- */
 
 /* Samples whose label is outside [0, classes) do not count in the loss, the metrics and the gradient. */
 struct ck_loss {
@@ -44,7 +44,6 @@ struct ck_loss {
     int64_t        samples, classes;
     float          smoothing; /* label smoothing, 0 to 1 */
 };
-/* Options of ck_loss_weighted; ck_loss ignores them. */
 struct ck_loss_options {
     const float *class_weights; /* [classes]; NULL: 1 */
     float        gamma;         /* exponent of the focal loss; 0: cross-entropy */
@@ -54,25 +53,15 @@ struct ck_loss_options {
 };
 /* Workspace of ck_loss in bytes. */
 size_t ck_loss_workspace(int64_t samples);
-/* metrics = before + (sum of losses, number of valid labels, correct samples, samples correct in the top 5), float[4].
- * metrics may be before. */
-cudaError_t ck_loss(const struct ck_loss *args, const float *before, float *metrics, void *workspace,
-                    cudaStream_t stream);
-/* dx = loss scale * weight * (softmax - target) / number of valid labels, [samples][classes]. The loss scale is
- * state[CK_STATE_LOSS_SCALE]. dx may be the logits. */
-cudaError_t ck_loss_grad(const struct ck_loss *args, float weight, const double *state, void *dx, cudaStream_t stream);
-
-/* ---- cuda/train/loss_weighted.cu: class weights, focal loss, binary cross-entropy (graph/ops.def) ---- */
-
-/* Workspace of ck_loss_weighted and of ck_loss_weighted_grad in bytes. */
-size_t ck_loss_weighted_workspace(int64_t samples);
-/* As ck_loss. metrics: the mean loss times the number of valid samples, their number, and with `several` the number of
- * samples whose labels are all correct and the number of correct labels. */
-cudaError_t ck_loss_weighted(const struct ck_loss *args, const struct ck_loss_options *options, const float *before,
-                             float *metrics, void *workspace, cudaStream_t stream);
-/* As ck_loss_grad. */
-cudaError_t ck_loss_weighted_grad(const struct ck_loss *args, const struct ck_loss_options *options, float weight,
-                                  const double *state, void *dx, cudaStream_t stream);
+/* metrics = before + (the mean loss times the number of valid samples, their number, correct samples, samples correct
+ * in the top 5), float[4]; with `several` the last two are the number of samples whose labels are all correct and the
+ * number of correct labels. metrics may be before. */
+cudaError_t ck_loss(const struct ck_loss *args, const struct ck_loss_options *options, const float *before,
+                    float *metrics, void *workspace, cudaStream_t stream);
+/* dx = loss scale * weight * the gradient of the mean loss, [samples][classes]; of a plain loss (softmax - target) /
+ * number of valid labels. The loss scale is state[CK_STATE_LOSS_SCALE]. dx may be the logits. */
+cudaError_t ck_loss_grad(const struct ck_loss *args, const struct ck_loss_options *options, float weight,
+                         const double *state, void *dx, cudaStream_t stream);
 
 /* ---- cuda/train/distill.cu: knowledge distillation (graph/ops.def) ---- */
 

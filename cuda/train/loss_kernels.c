@@ -33,51 +33,24 @@ static struct ck_loss_options loss_options(const struct cr_call *call) {
                                     .several       = call->op->attr.loss.several};
 }
 
-/* Without class weights, focal loss and binary cross-entropy. */
-static bool is_plain(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device, (void)p;
-    return cr_loss_is_plain(op);
-}
-
 static size_t loss_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return ck_loss_workspace(cuda_pixels(cuda_in(p, op, CR_IN_loss_logits)));
 }
 
 static cr_status loss_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_loss args = loss_args(call);
-    CUDA_TRY(ck_loss(&args, call->in[CR_IN_loss_metrics], call->out[CR_OUT_loss_metrics], call->workspace,
+    const struct ck_loss         args    = loss_args(call);
+    const struct ck_loss_options options = loss_options(call);
+    CUDA_TRY(ck_loss(&args, &options, call->in[CR_IN_loss_metrics], call->out[CR_OUT_loss_metrics], call->workspace,
                      cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 static cr_status loss_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_loss args = loss_args(call);
-    CUDA_TRY(ck_loss_grad(&args, call->op->attr.loss.weight, call->in[CR_IN_loss_grad_state],
+    const struct ck_loss         args    = loss_args(call);
+    const struct ck_loss_options options = loss_options(call);
+    CUDA_TRY(ck_loss_grad(&args, &options, call->op->attr.loss.weight, call->in[CR_IN_loss_grad_state],
                           call->out[CR_OUT_loss_grad_dx], cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
-/* ---- with class weights, focal loss or binary cross-entropy ---- */
-
-static size_t weighted_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return ck_loss_weighted_workspace(cuda_pixels(cuda_in(p, op, CR_IN_loss_logits)));
-}
-
-static cr_status loss_weighted_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_loss         args    = loss_args(call);
-    const struct ck_loss_options options = loss_options(call);
-    CUDA_TRY(ck_loss_weighted(&args, &options, call->in[CR_IN_loss_metrics], call->out[CR_OUT_loss_metrics],
-                              call->workspace, cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
-static cr_status loss_weighted_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_loss         args    = loss_args(call);
-    const struct ck_loss_options options = loss_options(call);
-    CUDA_TRY(ck_loss_weighted_grad(&args, &options, call->op->attr.loss.weight, call->in[CR_IN_loss_grad_state],
-                                   call->out[CR_OUT_loss_grad_dx], cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -100,14 +73,9 @@ static cr_status grad_norm_launch(struct cr_device *device, const struct cr_call
 
 #define KERNEL(name, kind, ...)                                                                                        \
     { CR_KERNEL("cuda." #name, kind, CR_MATH_F32), .launch = name##_launch, __VA_ARGS__ }
-#define MIXES(kind) CR_IN_BIT(kind, mixes)
 #define MIXES_AND_WEIGHTS(kind) (CR_IN_BIT(kind, mixes) | CR_IN_BIT(kind, class_weights))
 const struct cr_kernel cr_cuda_loss_kernels[] = {
-    KERNEL(loss, loss, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES(loss), .accepts = is_plain,
-           .workspace = loss_workspace),
-    KERNEL(loss_grad, loss_grad, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES(loss_grad), .accepts = is_plain),
-    KERNEL(loss_weighted, loss, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss),
-           .workspace = weighted_workspace),
-    KERNEL(loss_weighted_grad, loss_grad, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss_grad)),
+    KERNEL(loss, loss, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss), .workspace = loss_workspace),
+    KERNEL(loss_grad, loss_grad, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss_grad)),
     KERNEL(grad_norm, grad_norm, .dtypes = CR_TYPES_F32, .workspace = norm_workspace),
     {0}};

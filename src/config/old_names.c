@@ -39,7 +39,8 @@ static const struct cr_old_name names[] = {
 static const struct {
     const char *old, *now;
 } kernels[] = {
-    {NULL, NULL}, /* none yet */
+    {"cuda.loss_weighted", "cuda.loss"},
+    {"cuda.loss_weighted_grad", "cuda.loss_grad"},
 };
 
 const struct cr_old_name *cr_old_name_find(const char *section, const char *key, const char *value) {
@@ -61,6 +62,6 @@ void cr_old_name_explain(const struct cr_old_name *old, char *out, size_t bytes)
 
 const char *cr_old_kernel_now(const char *name) {
     for (size_t i = 0; i < CR_COUNT(kernels); i++)
-        if (kernels[i].old && strcmp(kernels[i].old, name) == 0) return kernels[i].now;
+        if (strcmp(kernels[i].old, name) == 0) return kernels[i].now;
     return name;
 }

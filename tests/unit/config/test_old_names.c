@@ -42,4 +42,5 @@ TEST(other_names_are_not_old) {
     CHECK(!cr_old_name_find("memory", "swap", "wdoa2"));
     CHECK(!cr_old_name_find("train", "trace", ""));
     CHECK_STR(cr_old_kernel_now("cuda.no_such_kernel"), "cuda.no_such_kernel");
+    CHECK_STR(cr_old_kernel_now("cuda.loss_weighted"), "cuda.loss");
 }
