@@ -16,7 +16,7 @@ set(cuda_units
     "conv/gram/gram_wgrad elementwise/pointwise conv/gram/gram_grad core/delay elementwise/mix norm/bn_apply
      norm/bn_relu_grad norm/relu_grad sparse/direct/sell_conv sparse/wgmma_sp/wgmma_sp_pack"
     "conv/gram/gram train/muon jpeg/resize core/reference_work conv/int8/int8_stem_mma conv/cifar/cifar_dense"
-    "conv/generic/group_conv conv/int8/int8_conv_plain conv/cudnn/sum_slices core/fill_node conv/cifar/cifar_wgrads"
+    "conv/generic/group_conv conv/int8/int8_conv_plain core/fill_node conv/cifar/cifar_wgrads"
     "conv/pointwise/point_grad_sm90a sparse/two_four/two_four_sm90a conv/int8/int8_split_sm90a"
     "sparse/block/block_sparse_sm90a sparse/wgmma_sp/wgmma_sp_sm90a"
     "conv/stem/stem_sm90a conv/fused/split_conv_sm90a")

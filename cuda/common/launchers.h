@@ -92,12 +92,6 @@ size_t ck_conv_wgrad_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_conv_wgrad(const struct ck_conv *conv, const void *x, const void *dy, float *dw, bool accumulate,
                           void *workspace, int multiprocessors, cudaStream_t stream);
 
-/* ---- cuda/conv/cudnn/sum_slices.cu ---- */
-
-/* sum[i] = part[i] + part[stride + i] + part[2*stride + i] ... of `slices` parts, in this order; i < elems. */
-cudaError_t ck_sum_slices(const float *part, float *sum, int64_t slices, int64_t stride, int64_t elems,
-                          cudaStream_t stream);
-
 /* ---- cuda/dense/dense.cu: bias of the classifier ---- */
 
 /* y[rows][columns] = product + bias[column], rounded once. y may be the product when type is f32. */

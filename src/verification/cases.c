@@ -13,7 +13,6 @@ struct cr_verify_mask cr_verify_mask_of(const struct cr_verify_values *v, int x,
                                .x      = v->in[x],
                                .C      = tensor_of(v->original, v->op->in[x])->dim[3],
                                .is_f64 = tensor_of(v->original, v->op->in[x])->dtype == CR_F64};
-    g.zero_passes           = (v->relaxations & CR_RELAXED_ZERO_GRADIENT) != 0;
     if (scale_bias >= 0 && v->op->in[scale_bias] >= 0) g.scale_bias = v->in[scale_bias];
     if (y < 0 || v->op->in[y] < 0) return g;
     if (tensor_of(v->original, v->op->in[y])->dtype == CR_U8)
@@ -37,7 +36,6 @@ static enum cr_verify_mask_bit bn_mask_bit(const struct cr_verify_mask *g, int64
                        is_float(scale) && is_float(d * scale) && is_float(mean * scale) && is_float(bias) &&
                        is_float(g->x[i] * scale);
     const double size = (fabs(g->x[i]) + fabs(mean)) * fabs(scale) + fabs(g->beta[c]);
-    if (g->zero_passes && !(fabs(pre) > 0)) return CR_VERIFY_UNSURE;
     return sign(pre, g->is_f64 || exact ? 0 : 2 * CR_VERIFY_AFFINE * size + (double)FLT_MIN);
 }
 

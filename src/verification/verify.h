@@ -209,7 +209,6 @@ struct cr_verify_mask {
     const uint8_t *bits;
     int64_t        C;
     bool           is_f64;
-    bool           zero_passes; /* CR_RELAXED_ZERO_GRADIENT */
 };
 /* Builds the mask from input slots of the op; y and scale_bias may be CR_NONE or absent. */
 struct cr_verify_mask   cr_verify_mask_of(const struct cr_verify_values *v, int x, int y, int scale_bias);

@@ -58,7 +58,6 @@ static unsigned relevant_relaxations(const struct cr_op *op, unsigned relaxation
     if (forward && op->in[CR_IN_conv_bias] >= 0) kinds |= CR_RELAXED_HALF_BIAS;
     if ((forward && op->in[CR_IN_conv_add] >= 0) || (backward && op->in[CR_IN_conv_dgrad_add] >= 0))
         kinds |= CR_RELAXED_ROUNDED_SUM;
-    if (backward && op->in[CR_IN_conv_dgrad_bn_x] >= 0) kinds |= CR_RELAXED_ZERO_GRADIENT;
     return relaxations & kinds;
 }
 

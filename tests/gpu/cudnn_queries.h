@@ -19,7 +19,7 @@ static inline const struct cr_gpu *gpu_of(int cc) {
     return cr_gpu_find(cc == 80 ? "a100" : "h200");
 }
 
-enum form { PLAIN, SUMS, ACT_SUMS, ACT_WGRAD, DGRAD_BN };
+enum form { PLAIN, ACT, ACT_WGRAD };
 
 struct shape_of_conv {
     int64_t N, H, C, K; /* square images */
@@ -38,17 +38,6 @@ static inline int tensor(struct alone *a, const char *name, enum cr_dtype type, 
     return cr_tensor_add(&a->p, name, type, CR_REGION_POOL, d0, d1, d2, d3);
 }
 
-static inline struct cr_op dgrad_of(struct alone *a, enum cr_dtype real, const struct shape_of_conv *s, int y, int w) {
-    struct cr_op op                     = op_on(CR_OP_conv_dgrad, y, w);
-    op.in[CR_IN_conv_dgrad_bn_x]        = tensor(a, "bn_x", real, s->N, s->H, s->H, s->C);
-    op.in[CR_IN_conv_dgrad_mean_rstd]   = tensor(a, "mean_rstd", CR_F32, 2, 1, 1, s->C);
-    op.in[CR_IN_conv_dgrad_gamma]       = tensor(a, "gamma", CR_F32, 1, 1, 1, s->C);
-    op.in[CR_IN_conv_dgrad_beta]        = tensor(a, "beta", CR_F32, 1, 1, 1, s->C);
-    op.out[CR_OUT_conv_dgrad_dx]        = tensor(a, "dx", real, s->N, s->H, s->H, s->C);
-    op.out[CR_OUT_conv_dgrad_grad_sums] = tensor(a, "grad_sums", CR_F32, 2, 1, 1, s->C);
-    return op;
-}
-
 static inline void alone_open(struct alone *a, enum form form, enum cr_dtype real, const struct shape_of_conv *s) {
     const int64_t P = (s->H + 2 * s->pad - s->window) / s->stride + 1;
     *a              = (struct alone){.store = {.real = CR_F32, .half = CR_F32}};
@@ -60,13 +49,10 @@ static inline void alone_open(struct alone *a, enum form form, enum cr_dtype rea
         a->op                                 = op_on(CR_OP_conv_wgrad, x, y);
         a->op.out[CR_OUT_conv_wgrad_dw]       = w;
         a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "scale_bias", real, 2, 1, 1, s->C);
-    } else if (form == DGRAD_BN) {
-        a->op = dgrad_of(a, real, s, y, w);
     } else {
         a->op                    = op_on(CR_OP_conv, x, w);
         a->op.out[CR_OUT_conv_y] = y;
-        if (form == ACT_SUMS) a->op.in[CR_IN_conv_scale_bias] = tensor(a, "scale_bias", real, 2, 1, 1, s->C);
-        if (form != PLAIN) a->op.out[CR_OUT_conv_sums] = tensor(a, "sums", CR_F32, 2, 1, 1, s->K);
+        if (form == ACT) a->op.in[CR_IN_conv_scale_bias] = tensor(a, "scale_bias", real, 2, 1, 1, s->C);
     }
     a->op.layer     = layer;
     a->op.attr.conv = (struct cr_conv_attr){.stride = s->stride, .pad = s->pad};

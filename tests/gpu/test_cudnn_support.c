@@ -123,7 +123,7 @@ TEST(offline_queries_see_no_gpu) {
     struct cudnn_support s;
     int                  count = 0;
     setenv("CUDA_VISIBLE_DEVICES", "0", 1);
-    alone_open(&a, ACT_SUMS, CR_F16, &(struct shape_of_conv){256, 56, 64, 64, 1, 1, 0});
+    alone_open(&a, ACT, CR_F16, &(struct shape_of_conv){256, 56, 64, 64, 1, 1, 0});
     CHECK_STATUS(cr_cudnn_support(gpu_of(80), &a.p, &a.op, CR_MATH_F16, false, &s), CR_OK);
     alone_close(&a);
     CHECK_STR(getenv("CUDA_VISIBLE_DEVICES"), "");

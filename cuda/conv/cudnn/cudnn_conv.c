@@ -23,19 +23,17 @@ struct conv_request {
 
 static bool request_conv(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
                          struct conv_request *a) {
-    const struct cr_tensor *scale_bias = IN(conv, scale_bias), *bias = IN(conv, bias), *add = IN(conv, add),
-                           *sums = OUT(conv, sums);
-    a->tensor[CR_CUDNN_X]        = IN(conv, x);
-    a->tensor[CR_CUDNN_W]        = IN(conv, w);
-    a->tensor[CR_CUDNN_Y]        = OUT(conv, y);
+    const struct cr_tensor *scale_bias = IN(conv, scale_bias), *bias = IN(conv, bias), *add = IN(conv, add);
+    a->tensor[CR_CUDNN_X] = IN(conv, x);
+    a->tensor[CR_CUDNN_W] = IN(conv, w);
+    a->tensor[CR_CUDNN_Y] = OUT(conv, y);
     if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
-    if (sums) a->uses |= CR_CUDNN_SUMS;
     if (bias) a->uses |= CR_CUDNN_BIAS;
     if (bias && real != CR_F32) a->uses |= CR_CUDNN_WIDE_BIAS;
     if (add) a->uses |= CR_CUDNN_ADD;
     if (op->attr.conv.relu) a->uses |= CR_CUDNN_RELU;
     if (!bias && (add || op->attr.conv.relu)) return false;
-    if (bias && (scale_bias || sums)) return false;
+    if ((bias && scale_bias) || OUT(conv, sums)) return false;
     return !scale_bias || (scale_bias->dtype == real && real != CR_F32);
 }
 
@@ -49,18 +47,13 @@ static bool request_wgrad(const struct cr_program *p, const struct cr_op *op, en
     return !scale_bias || (scale_bias->dtype == real && real != CR_F32);
 }
 
-static bool request_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
-                          struct conv_request *a) {
-    const struct cr_tensor *bn_x = IN(conv_dgrad, bn_x), *add = IN(conv_dgrad, add),
-                           *grad_sums = OUT(conv_dgrad, grad_sums);
-    a->tensor[CR_CUDNN_X]             = OUT(conv_dgrad, dx);
-    a->tensor[CR_CUDNN_W]             = IN(conv_dgrad, w);
-    a->tensor[CR_CUDNN_Y]             = IN(conv_dgrad, dy);
-    if (add) a->uses |= CR_CUDNN_ADD;
-    if (bn_x) a->uses |= CR_CUDNN_BN;
-    if (grad_sums) a->uses |= CR_CUDNN_SUMS;
-    if (bn_x) return real != CR_F32 && IN(conv_dgrad, mean_rstd) && IN(conv_dgrad, gamma) && IN(conv_dgrad, beta);
-    return !grad_sums && !IN(conv_dgrad, mean_rstd) && !IN(conv_dgrad, gamma) && !IN(conv_dgrad, beta);
+static bool request_dgrad(const struct cr_program *p, const struct cr_op *op, struct conv_request *a) {
+    a->tensor[CR_CUDNN_X] = OUT(conv_dgrad, dx);
+    a->tensor[CR_CUDNN_W] = IN(conv_dgrad, w);
+    a->tensor[CR_CUDNN_Y] = IN(conv_dgrad, dy);
+    if (IN(conv_dgrad, add)) a->uses |= CR_CUDNN_ADD;
+    return !IN(conv_dgrad, bn_x) && !OUT(conv_dgrad, grad_sums) && !IN(conv_dgrad, mean_rstd) &&
+           !IN(conv_dgrad, gamma) && !IN(conv_dgrad, beta);
 }
 
 /* cuDNN takes the number of groups from the channels of x and of the filters. */
@@ -69,7 +62,7 @@ static bool request_op(const struct cr_program *p, const struct cr_op *op, enum 
     case CR_OP_group_conv:
     case CR_OP_conv: return request_conv(p, op, real, a);
     case CR_OP_group_conv_dgrad:
-    case CR_OP_conv_dgrad: return request_dgrad(p, op, real, a);
+    case CR_OP_conv_dgrad: return request_dgrad(p, op, a);
     case CR_OP_group_conv_wgrad:
     case CR_OP_conv_wgrad: return request_wgrad(p, op, real, a);
     default: return false;
@@ -107,10 +100,10 @@ bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr
     return true;
 }
 
-/* Sums and BN in a convolution graph are supported for f16 only, with whole vectors of channels and filters up to 5x5
+/* act(x) in a convolution graph is supported for f16 only, with whole vectors of channels and filters up to 5x5
  * (tests/gpu/test_cudnn_support.c checks this against cuDNN). */
 static bool is_fused_for_training(const struct cudnn_conv_key *k) {
-    return (k->uses & (CR_CUDNN_SCALE_BIAS | CR_CUDNN_SUMS | CR_CUDNN_BN)) != 0;
+    return (k->uses & CR_CUDNN_SCALE_BIAS) != 0;
 }
 
 bool cr_cudnn_may_have(const struct cudnn_conv_key *k) {

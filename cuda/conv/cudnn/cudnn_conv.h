@@ -24,12 +24,10 @@ enum { CR_CUDNN_X = 0, CR_CUDNN_W = 1, CR_CUDNN_Y = 2, CR_CUDNN_OPERANDS = 3 };
 /* Features of an op in addition to its convolution. */
 enum {
     CR_CUDNN_SCALE_BIAS = 1 << 0, /* x is act(x) */
-    CR_CUDNN_SUMS       = 1 << 1, /* sums of y; with BN, of dx */
-    CR_CUDNN_BIAS       = 1 << 2,
-    CR_CUDNN_WIDE_BIAS  = 1 << 3, /* the bias is f32 and the images have 16 bits */
-    CR_CUDNN_ADD        = 1 << 4,
-    CR_CUDNN_RELU       = 1 << 5,
-    CR_CUDNN_BN         = 1 << 6 /* dgrad: dx is masked by the ReLU behind a BN */
+    CR_CUDNN_BIAS       = 1 << 1,
+    CR_CUDNN_WIDE_BIAS  = 1 << 2, /* the bias is f32 and the images have 16 bits */
+    CR_CUDNN_ADD        = 1 << 3,
+    CR_CUDNN_RELU       = 1 << 4
 };
 
 /* All values that a plan depends on. They are integers of one size, so that keys can be compared byte by byte. */
@@ -66,7 +64,6 @@ struct cudnn_operand {
     int                     slot;        /* for IN and OUT */
     size_t                  offset;      /* from the start of the slot's tensor or of the op's scratch, in bytes */
     size_t                  image_bytes; /* distance of images in bytes; 0 when all slices use the same data */
-    bool                    sum;         /* each slice has its own; they are summed afterwards */
 };
 /* A graph, and the contents of the op's scratch in front of a plan's workspace. Offsets in scratch are multiples of
  * CR_CUDA_ALIGN. */
@@ -83,9 +80,9 @@ void cr_cudnn_problem_close(struct cudnn_problem *problem);
 static inline bool cudnn_has_half_dw(const struct cudnn_conv_key *k) {
     return k->kind == CR_CUDNN_WGRAD && k->type != CUDNN_DATA_FLOAT;
 }
-/* Returns whether `add` is copied to dx before the convolution adds to it. (With BN, the graph adds.) */
+/* Returns whether `add` is copied to dx before the convolution adds to it. */
 static inline bool cudnn_adds_in_output(const struct cudnn_conv_key *k) {
-    return k->kind == CR_CUDNN_DGRAD && (k->uses & CR_CUDNN_ADD) && !(k->uses & CR_CUDNN_BN);
+    return k->kind == CR_CUDNN_DGRAD && (k->uses & CR_CUDNN_ADD);
 }
 
 /* ---- plans ---- */

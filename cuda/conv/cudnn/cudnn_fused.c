@@ -4,13 +4,10 @@
  * The forms are those for which cuDNN has compiled kernels (checked with 9.19 without a GPU;
  * tests/gpu/test_cudnn_support.c repeats the check):
  *   - act(x): scale, bias and intermediate tensors have the type of the images. It is supported only in front of a
- *     convolution with sums, or of a wgrad. If the op does not need sums, they go to scratch.
+ *     convolution with sums of y, which go to scratch, or of a wgrad.
  *   - bias: in the type of the images, behind `add`; intermediate tensors are f32. An f32 bias is first converted into
  *     scratch.
- *   - dgrad with a BN's ReLU: the BN is recomputed in f32 from its input. cuDNN also writes the three coefficients of
- *     the BN's gradient, but from sums over this batch alone. They go to scratch; bn_grad_finalize computes the real
- *     ones.
- *   - dgrad with `add` alone: the graph adds to dx, which holds a copy of `add`. */
+ *   - dgrad with `add`: the graph adds to dx, which holds a copy of `add`. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -74,15 +71,6 @@ static int channels_scratch(struct building *b, int64_t channels) {
     return t;
 }
 
-/* Row 0 or 1 of the sums in `slot`; in scratch when the op does not have the slot. */
-static int sums_out(struct building *b, int slot, int row, int64_t channels) {
-    if (!(b->k->uses & CR_CUDNN_SUMS)) return channels_scratch(b, channels);
-    const int t      = cr_cudnn_tensor(&b->p->graph, CUDNN_DATA_FLOAT, (int64_t[4]){1, 1, 1, channels}, false);
-    b->p->operand[t] = (struct cudnn_operand){
-        .where = CR_CUDNN_OUT, .slot = slot, .offset = (size_t)(row * channels) * 4, .sum = true};
-    return t;
-}
-
 /* ---- operations in front of and behind a convolution ---- */
 
 static int pointwise(struct building *b, cudnnPointwiseMode_t mode, int a, int c, int y) {
@@ -142,9 +130,9 @@ static void build_forward(struct building *b) {
     b->conv[CR_CUDNN_Y] = uses & CR_CUDNN_BIAS ? between(b, CR_CUDNN_Y, CUDNN_DATA_FLOAT) : y;
     convolve(b, false);
     if (uses & CR_CUDNN_BIAS) finish_forward(b, y);
-    if (uses & (CR_CUDNN_SUMS | CR_CUDNN_SCALE_BIAS)) {
+    if (uses & CR_CUDNN_SCALE_BIAS) {
         const int64_t K   = b->k->dim[CR_CUDNN_Y][3];
-        const int     sum = sums_out(b, CR_OUT_conv_sums, 0, K), squares = sums_out(b, CR_OUT_conv_sums, 1, K);
+        const int     sum = channels_scratch(b, K), squares = channels_scratch(b, K);
         cr_cudnn_sums(&b->p->graph, y, sum, squares);
     }
 }
@@ -163,40 +151,11 @@ static void build_wgrad(struct building *b) {
     convolve(b, b->k->accumulate != 0);
 }
 
-/* dx = v where the BN of bn_x is above 0; and the sums of that BN's gradient. */
-static void pass_bn(struct building *b, int v, int dx) {
-    const int64_t         C    = b->k->dim[CR_CUDNN_X][3];
-    const cudnnDataType_t f32  = CUDNN_DATA_FLOAT;
-    struct cudnn_bn_sums  s    = {.x     = like(b, CR_CUDNN_X, at_in(CR_IN_conv_dgrad_bn_x)),
-                                  .dy    = dx,
-                                  .mean  = channels_in(b, CR_IN_conv_dgrad_mean_rstd, 0, C, f32),
-                                  .rstd  = channels_in(b, CR_IN_conv_dgrad_mean_rstd, 1, C, f32),
-                                  .gamma = channels_in(b, CR_IN_conv_dgrad_gamma, 0, C, f32)};
-    const int             beta = channels_in(b, CR_IN_conv_dgrad_beta, 0, C, f32);
-    int                   h    = pointwise(b, CUDNN_POINTWISE_SUB, s.x, s.mean, between(b, CR_CUDNN_X, f32));
-    h                          = pointwise(b, CUDNN_POINTWISE_MUL, h, s.rstd, between(b, CR_CUDNN_X, f32));
-    h                          = pointwise(b, CUDNN_POINTWISE_MUL, h, s.gamma, between(b, CR_CUDNN_X, f32));
-    h                          = pointwise(b, CUDNN_POINTWISE_ADD, h, beta, between(b, CR_CUDNN_X, f32));
-    pointwise(b, CUDNN_POINTWISE_RELU_BWD, h, v, dx);
-    s.dbeta  = sums_out(b, CR_OUT_conv_dgrad_grad_sums, 0, C);
-    s.dgamma = sums_out(b, CR_OUT_conv_dgrad_grad_sums, 1, C);
-    for (size_t i = 0; i < CR_COUNT(s.coeffs); i++) s.coeffs[i] = channels_scratch(b, C);
-    cr_cudnn_bn_sums(&b->p->graph, &s);
-}
-
 static void build_dgrad(struct building *b) {
-    const int64_t uses  = b->k->uses;
-    const int     dx    = like(b, CR_CUDNN_X, at_out(CR_OUT_conv_dgrad_dx));
+    b->conv[CR_CUDNN_X] = like(b, CR_CUDNN_X, at_out(CR_OUT_conv_dgrad_dx));
     b->conv[CR_CUDNN_W] = like(b, CR_CUDNN_W, at_in(CR_IN_conv_dgrad_w));
     b->conv[CR_CUDNN_Y] = like(b, CR_CUDNN_Y, at_in(CR_IN_conv_dgrad_dy));
-    b->conv[CR_CUDNN_X] = uses & CR_CUDNN_BN ? between(b, CR_CUDNN_X, type_of(b)) : dx;
     convolve(b, cudnn_adds_in_output(b->k));
-    if (!(uses & CR_CUDNN_BN)) return;
-    int v = b->conv[CR_CUDNN_X];
-    if (uses & CR_CUDNN_ADD)
-        v = pointwise(b, CUDNN_POINTWISE_ADD, v, like(b, CR_CUDNN_X, at_in(CR_IN_conv_dgrad_add)),
-                      between(b, CR_CUDNN_X, type_of(b)));
-    pass_bn(b, v, dx);
 }
 
 void cr_cudnn_problem_open(struct cudnn_device gpu, const struct cudnn_conv_key *k, struct cudnn_problem *out) {

@@ -221,25 +221,3 @@ void cr_cudnn_sums(struct cudnn_graph *g, int x, int sum, int squares) {
     cudnn_set_descriptor(g, d, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, g->tensor[squares]);
     add_op(g, d);
 }
-
-void cr_cudnn_bn_sums(struct cudnn_graph *g, const struct cudnn_bn_sums *t) {
-    cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
-    const struct {
-        cudnnBackendAttributeName_t name;
-        int                         tensor;
-    } part[] = {
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, t->mean},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, t->rstd},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, t->gamma},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, t->x},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, t->dy},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, t->dgamma},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, t->dbeta},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, t->coeffs[0]},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, t->coeffs[1]},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, t->coeffs[2]},
-    };
-    set_type(g, d, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_DATA_FLOAT);
-    for (size_t i = 0; i < CR_COUNT(part); i++) cudnn_set_descriptor(g, d, part[i].name, g->tensor[part[i].tensor]);
-    add_op(g, d);
-}

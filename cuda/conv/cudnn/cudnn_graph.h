@@ -76,13 +76,6 @@ enum { CR_CUDNN_NO_TENSOR = -1 };
 void cr_cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, int a, int b, int y);
 /* For each channel: sum = sum of x, squares = sum of x^2. */
 void cr_cudnn_sums(struct cudnn_graph *graph, int x, int sum, int squares);
-/* For each channel: dbeta = sum of dy, dgamma = sum of dy * (x - mean) * rstd, and the coefficients of dx =
- * coeffs[0]*dy + coeffs[1]*x + coeffs[2]. */
-struct cudnn_bn_sums {
-    int x, dy, mean, rstd, gamma; /* read */
-    int dgamma, dbeta, coeffs[3]; /* written */
-};
-void cr_cudnn_bn_sums(struct cudnn_graph *graph, const struct cudnn_bn_sums *tensors);
 
 enum { CR_CUDNN_REFUSED = 2 };
 struct cudnn_rules {

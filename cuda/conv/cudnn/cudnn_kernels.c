@@ -1,8 +1,7 @@
 /* cuda/conv/cudnn/cudnn_kernels.c: kernel table for convolution and its two gradients through cuDNN, plain and fused;
  * see cuda/conv/cudnn/cudnn_conv.h.
  *
- * Workspace of an op: the graph's scratch, then the sums of each slice if there are several, then the plan's workspace.
- */
+ * Workspace of an op: the graph's scratch, then the plan's workspace. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -14,15 +13,9 @@
 
 /* ---- accepted ops, algorithms ---- */
 
-/* cuDNN adds the sums of a convolution in the order in which blocks finish, so two runs may differ. */
-static bool sums_as_they_come(const struct cudnn_conv_key *key) {
-    return (key->uses & CR_CUDNN_SUMS) != 0;
-}
-
 /* The kernels of an op kind differ in this. */
 struct variant {
     bool tf32;      /* in f32: products in TF32 */
-    bool sums;      /* sums_as_they_come */
     bool relu_mask; /* of conv_dgrad: the ReLU mask and the BN's sums in a separate kernel behind the convolution */
 };
 
@@ -58,9 +51,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     struct cudnn_conv_key key;
     struct cudnn_slices   slices;
     if ((v->tf32 && !device->options.tf32) || (v->relu_mask && !fits_relu_mask(p, op))) return false;
-    if (!cr_cudnn_key_of(p, &plain, math_of(p, op, v), &key) || sums_as_they_come(&key) != v->sums ||
-        !cr_cudnn_slices_of(&key, &slices))
-        return false;
+    if (!cr_cudnn_key_of(p, &plain, math_of(p, op, v), &key) || !cr_cudnn_slices_of(&key, &slices)) return false;
     bool there = true;
     for (int64_t i = 0; i < slices.count && there; i++) {
         if (i > 1 && i < slices.count - 1) continue; /* slices between them equal slice 1 */
@@ -118,10 +109,9 @@ struct prepared_conv {
     struct cudnn_conv_key key; /* of the whole batch */
     struct cudnn_slices   slices;
     struct slice         *slice;
-    size_t                sums_at, plan_at; /* offsets in the workspace */
-    size_t                sums_bytes;       /* bytes of a slice's sums; 0 when they are written to their final place */
-    size_t                relu_mask_at;     /* offset in the workspace, when `masks_relu` */
-    bool                  masks_relu;       /* ck_bn_relu_grad runs behind the convolution */
+    size_t                plan_at;      /* offset in the workspace */
+    size_t                relu_mask_at; /* offset in the workspace, when `masks_relu` */
+    bool                  masks_relu;   /* ck_bn_relu_grad runs behind the convolution */
     void                 *half_bias; /* device memory [K]: a constant f32 bias in the type of the images; NULL: each ...
                                       * ... launch converts the bias into the workspace */
     bool                  has_half_bias;
@@ -155,22 +145,14 @@ static size_t aligned(size_t bytes) {
     return (bytes + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
 }
 
-static int64_t channels_of_sums(const struct cudnn_conv_key *k) {
-    return k->dim[k->kind == CR_CUDNN_FORWARD ? CR_CUDNN_Y : CR_CUDNN_X][3];
-}
-
 static cr_status prepare_new(struct cuda_device *device, const struct cr_program *p, const struct cr_op *op,
                              enum cr_math math, struct prepared_conv *s, size_t *workspace_bytes) {
-    size_t scratch, plan_bytes = 0;
+    size_t plan_bytes = 0;
     if (!cr_cudnn_key_of(p, op, math, &s->key) || !cr_cudnn_slices_of(&s->key, &s->slices))
         CR_ASSERT(!"accepts rejects this op");
     CR_ALLOC(s->slice, (size_t)s->slices.count);
     CR_TRY(prepare_slices(device, s, op->algo, &plan_bytes));
-    scratch = s->slice[0].plans->problem.scratch_bytes; /* scratch for filters and channels: the same for all slices */
-    if (s->slices.count > 1 && (s->key.uses & CR_CUDNN_SUMS))
-        s->sums_bytes = aligned((size_t)channels_of_sums(&s->key) * 2 * sizeof(float));
-    s->sums_at       = scratch;
-    s->plan_at       = scratch + (size_t)s->slices.count * s->sums_bytes;
+    s->plan_at       = s->slice[0].plans->problem.scratch_bytes; /* for filters and channels: the same for all slices */
     *workspace_bytes = s->plan_at + plan_bytes;
     /* An offline device has no memory: it only plans. */
     if (!device->offline && (s->key.uses & CR_CUDNN_WIDE_BIAS) && cr_program_is_constant(p, op->in[CR_IN_conv_bias]))
@@ -215,7 +197,6 @@ static void *address(const struct prepared_conv *s, int64_t index, int t, const 
         break;
     default: return NULL;
     }
-    if (o->sum && s->sums_bytes) base = (char *)call->workspace + s->sums_at + (size_t)index * s->sums_bytes;
     return base + o->offset + (size_t)(index * s->slices.images) * o->image_bytes;
 }
 
@@ -269,14 +250,6 @@ static cr_status after_slice(const struct prepared_conv *s, int64_t index, const
     return CR_OK;
 }
 
-static cr_status after(const struct prepared_conv *s, const struct cr_call *call, cudaStream_t stream) {
-    if (!s->sums_bytes) return CR_OK;
-    float *sums = call->out[s->key.kind == CR_CUDNN_FORWARD ? (int)CR_OUT_conv_sums : (int)CR_OUT_conv_dgrad_grad_sums];
-    CUDA_TRY(ck_sum_slices((const float *)((char *)call->workspace + s->sums_at), sums, s->slices.count,
-                           (int64_t)(s->sums_bytes / sizeof(float)), 2 * channels_of_sums(&s->key), stream));
-    return CR_OK;
-}
-
 static cr_status run(struct cr_device *device, const struct cr_call *call) {
     struct prepared_conv *s      = call->prepared;
     const cudaStream_t    stream = cr_cuda_stream(device, call);
@@ -289,10 +262,10 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
         CUDNN_TRY(cudnnBackendExecute(handle, s->slice[i].plan->plan, s->slice[i].pack));
         CR_TRY(after_slice(s, i, call, stream));
     }
-    return after(s, call, stream);
+    return CR_OK;
 }
 
-/* With a ReLU mask: cuDNN's sums have no fixed order. */
+/* With a ReLU mask: cuDNN's own sums have no fixed order. */
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared_conv *s      = call->prepared;
     cr_status                   status = run(device, call);
@@ -316,20 +289,13 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     }
 VARIANT(plain, .tf32 = false)
 VARIANT(tf32, .tf32 = true)
-VARIANT(sums, .sums = true)
 VARIANT(relu_mask, .relu_mask = true)
 VARIANT(tf32_relu_mask, .tf32 = true, .relu_mask = true)
 
-enum {
-    WHOLE          = CR_RELAXED_NAN_RELU,
-    HALF           = CR_RELAXED_NAN_RELU | CR_RELAXED_HALF_BIAS | CR_RELAXED_ROUNDED_SUM,
-    HALF_RELU_MASK = HALF | CR_RELAXED_ZERO_GRADIENT
-};
+enum { WHOLE = CR_RELAXED_NAN_RELU, HALF = CR_RELAXED_NAN_RELU | CR_RELAXED_HALF_BIAS | CR_RELAXED_ROUNDED_SUM };
 
 /* The slots that request_op of cudnn_conv.c knows. */
-#define conv_SLOTS                                                                                                     \
-    .optional_in  = CR_IN_BIT(conv, scale_bias) | CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add),                        \
-    .optional_out = CR_OUT_BIT(conv, sums)
+#define conv_SLOTS .optional_in = CR_IN_BIT(conv, scale_bias) | CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add)
 #define conv_dgrad_SLOTS                                                                                               \
     .optional_in = CR_IN_BIT(conv_dgrad, add) | CR_IN_BIT(conv_dgrad, bn_x) | CR_IN_BIT(conv_dgrad, mean_rstd) |       \
                    CR_IN_BIT(conv_dgrad, gamma) | CR_IN_BIT(conv_dgrad, beta),                                         \
@@ -339,29 +305,24 @@ enum {
 #define group_conv_dgrad_SLOTS .optional_in = 0
 #define group_conv_wgrad_SLOTS .optional_in = 0
 
-#define KERNEL(kind, named, types, of_math, repeats, variant_name, freedom)                                            \
+#define KERNEL(kind, named, types, of_math, variant_name, freedom)                                                     \
     {                                                                                                                  \
         .name = "cudnn." #kind "." #named, .op = CR_OP_##kind, .math = CR_MATH_##of_math, .dtypes = types,             \
-        kind##_SLOTS, .deterministic = repeats, .relaxations = freedom, .accepts = variant_name##_accepts,             \
+        kind##_SLOTS, .deterministic = true, .relaxations = freedom, .accepts = variant_name##_accepts,                \
         .algo_count = variant_name##_algo_count, .prepare = variant_name##_prepare, .complete = complete,              \
         .launch = launch, .release = release                                                                           \
     }
-/* The kernels of f16 and bf16 deviate in different ways. */
 #define KERNELS(kind)                                                                                                  \
-    KERNEL(kind, tf32, CR_TYPES_F32, TF32, true, tf32, WHOLE),                                                         \
-        KERNEL(kind, f32, CR_TYPES_F32, F32, true, plain, WHOLE),                                                      \
-        KERNEL(kind, f16, 1 << CR_F16, F16, true, plain, HALF_RELU_MASK),                                              \
-        KERNEL(kind, bf16, 1 << CR_BF16, BF16, true, plain, HALF)
+    KERNEL(kind, tf32, CR_TYPES_F32, TF32, tf32, WHOLE), KERNEL(kind, f32, CR_TYPES_F32, F32, plain, WHOLE),           \
+        KERNEL(kind, *, CR_TYPES_HALF, DATA, plain, HALF)
 
 // clang-format off
 const struct cr_kernel cr_cudnn_conv_kernels[] = {
     KERNELS(conv),
-    KERNEL(conv, f16_sums, 1 << CR_F16, F16, false, sums, HALF),
     KERNELS(conv_dgrad),
-    KERNEL(conv_dgrad, f16_sums, 1 << CR_F16, F16, false, sums, HALF_RELU_MASK),
-    KERNEL(conv_dgrad, tf32_relu_mask, CR_TYPES_F32, TF32, true, tf32_relu_mask, WHOLE),
-    KERNEL(conv_dgrad, f32_relu_mask, CR_TYPES_F32, F32, true, relu_mask, WHOLE),
-    KERNEL(conv_dgrad, *_relu_mask, CR_TYPES_HALF, DATA, true, relu_mask, HALF),
+    KERNEL(conv_dgrad, tf32_relu_mask, CR_TYPES_F32, TF32, tf32_relu_mask, WHOLE),
+    KERNEL(conv_dgrad, f32_relu_mask, CR_TYPES_F32, F32, relu_mask, WHOLE),
+    KERNEL(conv_dgrad, *_relu_mask, CR_TYPES_HALF, DATA, relu_mask, HALF),
     KERNELS(conv_wgrad),
     KERNELS(group_conv),
     KERNELS(group_conv_dgrad),
