@@ -12,7 +12,7 @@
  * before the first op that is not hoisted (runtime/executor.c).
  *
  * In a captured graph, a launch that waits for another stream begins early too, while the kernel there still runs. So
- * an op with such inputs is separated where it or one of the ops before it waits for another stream.
+ * where the op or one of the two ops before it waits for another stream, the ops of all other streams are examined too.
  *
  * Bytes are compared, not tensors, because the memory planner lets tensors share memory. */
 #include "runtime/executor_internal.h"
@@ -76,6 +76,14 @@ static bool reads_early(const struct cr_op *op) {
     return op->kind == CR_OP_fused || (early_inputs[op->kind].old && !early_inputs[op->kind].in_fused);
 }
 
+/* An op of another stream, before op `index`, writes an input that a kernel of this op may read before its wait. */
+static bool other_streams_write(const struct cr_program *p, int index) {
+    const struct cr_op *op = &p->op[index];
+    for (int i = index < p->hoisted ? 0 : p->hoisted; i < index; i++)
+        if (p->op[i].stream != op->stream && writes_early(p, &p->op[i], op, true)) return true;
+    return false;
+}
+
 static bool must_separate(const struct cr_program *p, const struct cr_bound_op *bound, int index) {
     const struct cr_op *op       = &p->op[index];
     int                 launches = 0;
@@ -85,7 +93,7 @@ static bool must_separate(const struct cr_program *p, const struct cr_bound_op *
             const bool launch = i < index && before->kind != CR_OP_barrier;
             if (launch && writes_early(p, before, op, launches == 0)) return true;
             if (bound[i].separated) return false;
-            if (before->wait[0] >= 0) return true;
+            if (before->wait[0] >= 0 && other_streams_write(p, index)) return true;
             launches += before->kind == CR_OP_head ? 2 : launch;
         }
         if (i == 0 || i == p->hoisted) return false;
