@@ -66,7 +66,8 @@ struct cr_session_times {
     int64_t init_ns;    /* weight initialisation, or reading weights */
 };
 
-/* What a run decides or changes; the configuration is read-only. Written by session/ and training/ only. */
+/* What a run decides or changes; the configuration is read-only. Written by session/ only; plan and bench data fill
+ * one of their own. */
 struct cr_run_state {
     int64_t batch;        /* images of a (micro-)batch of this rank: [train] batch, or what was found for auto */
     int64_t eval_batch;   /* images of a batch in evaluation */
