@@ -81,7 +81,7 @@ static cr_status read_batches(struct tool *t) {
     cr_status          status;
     CR_TRY_OUT(cr_st_open(t->batches_path, &file));
     const struct cr_st_entry *images = cr_st_find(file, "images"), *labels = cr_st_find(file, "labels");
-    if (!images || images->dims != 5 || !labels || labels->bytes != images->dim[0] * images->dim[1] * 4)
+    if (!images || images->dims != 5 || !labels || labels->bytes != (uint64_t)(images->dim[0] * images->dim[1] * 4))
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: not the tensors images and labels", t->batches_path);
     t->count  = images->dim[0];
     t->batch  = images->dim[1];

@@ -173,8 +173,7 @@ __device__ __forceinline__ void load_summand(const forward_apply_args           
 }
 
 /* Starts a block that finishes the BN before it, and loads its first image; parameters and the summand before the wait.
- * This, and that a block without work stores the BN's results, makes steps of ResNet-56 0.9 %
- * faster. */
+ * This, and that a block without work stores the BN's results, makes steps of ResNet-56 0.9 % faster. */
 template <class S, typename T, class Args>
 __device__ __forceinline__ void forward_load_finish(const Args &a, uint32_t base, float *room) {
     using X                = typename forward_memory<S>::X;
