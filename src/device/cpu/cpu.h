@@ -43,7 +43,7 @@ extern const struct cr_kernel cr_cpu_bn_kernels[], cr_cpu_bn_apply_kernels[], cr
     cr_cpu_conv_kernels[], cr_cpu_conv_wgrad_kernels[], cr_cpu_conv3_kernels[], cr_cpu_conv3_wgrad_kernels[],
     cr_cpu_sparse_kernels[], cr_cpu_sparse_grad_kernels[];
 extern const struct cr_kernel cr_cpu_conv_bf16_kernels[], cr_cpu_conv_wgrad_bf16_kernels[]; /* with CR_CPU_AMX_BF16 */
-extern const struct cr_kernel cr_cpu_quant_kernels[], cr_cpu_qconv_kernels[], cr_cpu_fake_quant_kernels[];
+extern const struct cr_kernel cr_cpu_quant_kernels[], cr_cpu_qconv_kernels[];
 #ifdef CR_WITH_ONEDNN
 extern const struct cr_kernel cr_cpu_dnnl_kernels[];
 extern const struct cr_kernel cr_cpu_dnnl_int8_kernels[]; /* only with cr_cpu_dnnl_is_best_int8 */
@@ -80,13 +80,31 @@ void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *att
  * add and ReLU, which it does not implement. */
 bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);
 
+/* ---- functions of kernels; not all use each of their arguments ---- */
+
+#define CR_UNUSED __attribute__((unused))
+/* cr_kernel.launch of a kernel that cannot fail. */
+#define CR_CPU_LAUNCH(name) CR_CPU_LAUNCH_(static, name)
+#define CR_CPU_LAUNCH_(linkage, name)                                                                                  \
+    static void       name##_run_(struct cr_device *device, const struct cr_call *call);                               \
+    linkage cr_status name(struct cr_device *device, const struct cr_call *call) {                                     \
+        name##_run_(device, call);                                                                                     \
+        return CR_OK;                                                                                                  \
+    }                                                                                                                  \
+    static void name##_run_(CR_UNUSED struct cr_device *device, CR_UNUSED const struct cr_call *call)
+/* cr_kernel.accepts, and cr_kernel.workspace. */
+#define CR_CPU_ACCEPTS(name) static inline bool name CR_CPU_OP_
+#define CR_CPU_WORKSPACE(name) static size_t name CR_CPU_OP_
+#define CR_CPU_OP_                                                                                                     \
+    (CR_UNUSED const struct cr_device *device, CR_UNUSED const struct cr_program *p, CR_UNUSED const struct cr_op *op)
+
 /* ---- threads and vectors ---- */
 
 typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias)); /* 16 floats at any address */
 
 #ifdef _OPENMP
 #define CR_OMP_(text) _Pragma(#text)
-/* Divides the iterations of the following `for` equally among threads: CR_PARALLEL_FOR(cr_cpu_threads(device)). */
+/* Divides the iterations of the following `for` equally among threads. */
 #define CR_PARALLEL_FOR(count) CR_OMP_(omp parallel for schedule(static) num_threads(count))
 /* The iterations of the following `for` are independent and may use vector instructions. */
 #define CR_SIMD CR_OMP_(omp simd)
@@ -94,6 +112,13 @@ typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias)); /*
 #define CR_PARALLEL_FOR(count) (void)(count);
 #define CR_SIMD
 #endif
+
+/* for (type i = 0; i < count; i++), whose iterations are divided equally among threads: */
+#define CR_PARALLEL_BY(threads, type, i, count) CR_PARALLEL_FOR(threads) for (type i = 0; i < (count); i++)
+/* among those of `device`, */
+#define CR_PARALLEL(i, count) CR_PARALLEL_BY(cr_cpu_threads(device), int64_t, i, count)
+/* or one iteration for each thread. */
+#define CR_THREADS(t, threads) CR_PARALLEL_BY(threads, int, t, threads)
 
 /* device/cpu/reference/ref_mix.c: what the network sees of a batch before it is normalised: crops, flips, erased
  * rectangles, mixed images. `cresnet data show` draws it. */

@@ -81,15 +81,26 @@ static inline void cr_run_of(int64_t rows, int part, int parts, int64_t *begin, 
     *end   = rows * (part + 1) / parts;
 }
 
+/* Runs `body`, in each thread of `device`, for its part of `elems` elements: `count` from `begin` on. */
+#define CR_EACH_RUN(elems, begin, count, body)                                                                         \
+    do {                                                                                                               \
+        const int64_t elems_ = elems;                                                                                  \
+        const int     parts_ = cr_cpu_threads(device);                                                                 \
+        CR_THREADS(part_, parts_) {                                                                                    \
+            int64_t begin, end_;                                                                                       \
+            cr_run_of(elems_, part_, parts_, &begin, &end_);                                                           \
+            const int64_t count = end_ - begin;                                                                        \
+            body;                                                                                                      \
+        }                                                                                                              \
+    } while (0)
+
 /* Repeats C per-channel floats across one row. */
 static inline void cr_simd_broadcast(const struct cr_simd_shape *l, const float *per_channel, float *row) {
     for (int64_t i = 0; i < l->width; i++) row[i] = per_channel[i % l->channels];
 }
 
 /* cr_kernel.accepts of BN gradients that read an activation as the ReLU mask, not its bits. */
-static inline bool cr_has_plain_mask(const struct cr_device *device, const struct cr_program *p,
-                                     const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(cr_has_plain_mask) {
     const int y = op->in[op->kind == CR_OP_relu_grad      ? CR_IN_relu_grad_y
                          : op->kind == CR_OP_bn_grad_sums ? CR_IN_bn_grad_sums_y
                                                           : CR_IN_bn_grad_apply_y];

@@ -14,6 +14,9 @@
 
 #define REF_INLINE static inline __attribute__((always_inline))
 
+/* The kernel of an op, which cannot fail. */
+#define REF_KERNEL(op) CR_CPU_LAUNCH_(, cr_ref_##op)
+
 /* A bound tensor: its elements, type and shape. */
 struct ref {
     void         *data; /* NULL: the slot is absent */
@@ -75,6 +78,11 @@ static inline void ref_clear_rows(const struct ref *sums) {
 /* For a tensor that an op updates: copies the old values if the output is not the input. */
 static inline void ref_copy_old(const struct ref *from, const struct ref *to) {
     if (from->data != to->data) memcpy(to->data, from->data, (size_t)to->elems * cr_dtype_bytes(to->dtype));
+}
+
+/* Writes x, or adds it, to an output that may be absent. */
+static inline void ref_put_or_add(const struct ref *t, int64_t i, double x, bool accumulate) {
+    if (t->data) ref_put(t, i, accumulate ? ref_get(t, i) + x : x);
 }
 
 /* ---- elementwise parts of fused ops: element i of channel c ---- */

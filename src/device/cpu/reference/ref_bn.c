@@ -22,15 +22,13 @@ static void sums_block(const struct ref *x, const struct ref *sums, int64_t c0) 
 
 void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *sums) {
     int64_t blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t b = 0; b < blocks; b++) sums_block(x, sums, b * CHANNEL_BLOCK);
+    CR_PARALLEL(b, blocks) sums_block(x, sums, b * CHANNEL_BLOCK);
     ref_clear_rows(sums);
 }
 
-cr_status cr_ref_bn_sums(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(bn_sums) {
     struct ref x = REF_IN(bn_sums, x), sums = REF_OUT(bn_sums, sums);
     cr_ref_sum_squares(device, &x, &sums);
-    return CR_OK;
 }
 
 static void put_scale_bias(const struct ref *scale_bias, int64_t c, double scale, double bias) {
@@ -69,8 +67,7 @@ void cr_ref_finalize(const struct ref_finalize *f) {
     }
 }
 
-cr_status cr_ref_bn_finalize(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(bn_finalize) {
     cr_ref_finalize(&(struct ref_finalize){.attr            = call->op->attr.bn,
                                            .sums            = REF_IN(bn_finalize, sums),
                                            .center          = REF_IN(bn_finalize, center),
@@ -83,11 +80,9 @@ cr_status cr_ref_bn_finalize(struct cr_device *device, const struct cr_call *cal
                                            .mean_rstd       = REF_OUT(bn_finalize, mean_rstd),
                                            .mean            = REF_OUT(bn_finalize, running_mean),
                                            .var             = REF_OUT(bn_finalize, running_var)});
-    return CR_OK;
 }
 
-cr_status cr_ref_bn_scale_bias(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(bn_scale_bias) {
     struct ref gamma = REF_IN(bn_scale_bias, gamma), beta = REF_IN(bn_scale_bias, beta),
                scale_bias = REF_OUT(bn_scale_bias, scale_bias);
     struct ref    mean = REF_IN(bn_scale_bias, running_mean), var = REF_IN(bn_scale_bias, running_var);
@@ -96,7 +91,6 @@ cr_status cr_ref_bn_scale_bias(struct cr_device *device, const struct cr_call *c
         double scale = ref_get(&gamma, c) / sqrt(ref_get(&var, c) + (double)call->op->attr.bn.eps);
         put_scale_bias(&scale_bias, c, scale, ref_get(&beta, c) - ref_get(&mean, c) * scale);
     }
-    return CR_OK;
 }
 
 struct apply {
@@ -110,23 +104,20 @@ static double apply_one(const struct apply *a, int64_t i, int64_t c) {
     return a->relu ? ref_rectified(v) : v;
 }
 
-cr_status cr_ref_bn_apply(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(bn_apply) {
     const struct apply a = {.x              = REF_IN(bn_apply, x),
                             .scale_bias     = REF_IN(bn_apply, scale_bias),
                             .add            = REF_IN(bn_apply, add),
                             .add_scale_bias = REF_IN(bn_apply, add_scale_bias),
                             .relu           = call->op->attr.bn.relu};
     const struct ref   y = REF_OUT(bn_apply, y), mask = REF_OUT(bn_apply, mask);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, apply_one(&a, i, i % y.C));
+    CR_PARALLEL(i, y.elems) ref_put(&y, i, apply_one(&a, i, i % y.C));
     if (mask.data) cr_ref_mask_bits(device, &y, &mask);
-    return CR_OK;
 }
 
 void cr_ref_mask_bits(struct cr_device *device, const struct ref *y, const struct ref *mask) {
     uint8_t *bits = mask->data;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < mask->elems; i++) {
+    CR_PARALLEL(i, mask->elems) {
         unsigned byte = 0;
         for (int64_t b = 0; b < 8; b++) byte |= (unsigned)(ref_get(y, 8 * i + b) > 0) << b;
         bits[i] = (uint8_t)byte;
@@ -135,30 +126,25 @@ void cr_ref_mask_bits(struct cr_device *device, const struct ref *y, const struc
 
 void cr_ref_activate(struct cr_device *device, const struct ref *x, const struct ref *scale_bias,
                      const struct ref *to) {
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < x->elems; i++) ref_put(to, i, ref_rectified(ref_affine(x, scale_bias, i, i % x->C)));
+    CR_PARALLEL(i, x->elems) ref_put(to, i, ref_rectified(ref_affine(x, scale_bias, i, i % x->C)));
 }
 
 /* ---- with fixed statistics, into the filter before it ---- */
 
-cr_status cr_ref_fold_bn(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(fold_bn) {
     struct ref    w = REF_IN(fold_bn, w), gamma = REF_IN(fold_bn, gamma), beta = REF_IN(fold_bn, beta);
     struct ref    mean = REF_IN(fold_bn, running_mean), var = REF_IN(fold_bn, running_var);
     struct ref    y = REF_OUT(fold_bn, y), bias = REF_OUT(fold_bn, bias);
     const int64_t K = w.N, elems = w.elems / K;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < K; k++) {
+    CR_PARALLEL(k, K) {
         const double scale = ref_get(&gamma, k) / sqrt(ref_get(&var, k) + (double)call->op->attr.bn.eps);
         ref_put(&bias, k, ref_get(&beta, k) - ref_get(&mean, k) * scale);
         for (int64_t i = 0; i < elems; i++) ref_put(&y, k * elems + i, ref_get(&w, k * elems + i) * scale);
     }
-    return CR_OK;
 }
 
 /* The reference convolutions read the whole filter, so the packed weights are zeros. */
-cr_status cr_ref_sparse_filter(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(sparse_filter) {
     const struct ref y = REF_OUT(sparse_filter, y);
-    (void)device;
     memset(y.data, 0, (size_t)y.elems * cr_dtype_bytes(y.dtype));
-    return CR_OK;
 }

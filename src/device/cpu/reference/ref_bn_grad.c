@@ -35,21 +35,15 @@ void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const stru
                       const struct ref *x, const struct ref *mean_rstd, const struct ref *grad_sums) {
     const struct grad_sums_call a = {.dy = dy, .x = x, .mean_rstd = mean_rstd, .grad_sums = grad_sums, .mask = mask};
     int64_t                     blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t b = 0; b < blocks; b++) grad_sums_block(&a, b * CHANNEL_BLOCK);
+    CR_PARALLEL(b, blocks) grad_sums_block(&a, b * CHANNEL_BLOCK);
     ref_clear_rows(grad_sums);
 }
 
-cr_status cr_ref_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(bn_grad_sums) {
     struct ref dy = REF_IN(bn_grad_sums, dy), x = REF_IN(bn_grad_sums, x), mean_rstd = REF_IN(bn_grad_sums, mean_rstd);
     struct ref grad_sums      = REF_OUT(bn_grad_sums, grad_sums);
     struct ref_relu_mask mask = {.y = REF_IN(bn_grad_sums, y), .scale_bias = REF_IN(bn_grad_sums, scale_bias), .x = x};
     cr_ref_sum_grads(device, &dy, &mask, &x, &mean_rstd, &grad_sums);
-    return CR_OK;
-}
-
-static void put_or_add(const struct ref *t, int64_t i, double x, bool accumulate) {
-    if (t->data) ref_put(t, i, accumulate ? ref_get(t, i) + x : x);
 }
 
 /* With G = mean(g), X = mean(g*xhat), s = gamma*rstd:  dx = s*g + (-s*rstd*X)*x + s*(mean*rstd*X - G). */
@@ -59,16 +53,15 @@ void cr_ref_grad_finalize(const struct ref_grad_finalize *f) {
     for (int64_t c = 0; c < C; c++) {
         double sum = ref_sum_of_rows(&f->grad_sums, c), product = ref_sum_of_rows(&f->grad_sums, C + c);
         double mean = ref_get(&f->mean_rstd, c), rstd = ref_get(&f->mean_rstd, C + c), s = ref_get(&f->gamma, c) * rstd;
-        put_or_add(&f->dbeta, c, sum / ranks, f->attr.accumulate);
-        put_or_add(&f->dgamma, c, product / ranks, f->attr.accumulate);
+        ref_put_or_add(&f->dbeta, c, sum / ranks, f->attr.accumulate);
+        ref_put_or_add(&f->dgamma, c, product / ranks, f->attr.accumulate);
         ref_put(&f->coeffs, c, s);
         ref_put(&f->coeffs, C + c, -s * rstd * (product / M));
         ref_put(&f->coeffs, 2 * C + c, s * (mean * rstd * (product / M) - sum / M));
     }
 }
 
-cr_status cr_ref_bn_grad_finalize(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(bn_grad_finalize) {
     cr_ref_grad_finalize(&(struct ref_grad_finalize){.attr      = call->op->attr.bn,
                                                      .grad_sums = REF_IN(bn_grad_finalize, grad_sums),
                                                      .gamma     = REF_IN(bn_grad_finalize, gamma),
@@ -76,43 +69,36 @@ cr_status cr_ref_bn_grad_finalize(struct cr_device *device, const struct cr_call
                                                      .dgamma    = REF_OUT(bn_grad_finalize, dgamma),
                                                      .dbeta     = REF_OUT(bn_grad_finalize, dbeta),
                                                      .coeffs    = REF_OUT(bn_grad_finalize, coeffs)});
-    return CR_OK;
 }
 
-cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(bn_grad_apply) {
     const struct ref dy = REF_IN(bn_grad_apply, dy), x = REF_IN(bn_grad_apply, x),
                      coeffs = REF_IN(bn_grad_apply, coeffs), dx = REF_OUT(bn_grad_apply, dx);
     const struct ref_relu_mask mask = {
         .y = REF_IN(bn_grad_apply, y), .scale_bias = REF_IN(bn_grad_apply, scale_bias), .x = x};
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) {
+    CR_PARALLEL(i, dx.elems) {
         const int64_t c = i % dx.C;
         const double  g = ref_mask_passes(&mask, i, c) ? ref_get(&dy, i) : 0;
         ref_put(&dx, i, ref_bn_gradient(&coeffs, g, &x, i, c));
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_channel_scale(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(channel_scale) {
     struct ref dy = REF_IN(channel_scale, dy), scale_bias = REF_IN(channel_scale, scale_bias),
                dx = REF_OUT(channel_scale, dx);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_get(&dy, i) * ref_get(&scale_bias, i % dx.C));
-    return CR_OK;
+    CR_PARALLEL(i, dx.elems) ref_put(&dx, i, ref_get(&dy, i) * ref_get(&scale_bias, i % dx.C));
 }
 
 /* ---- ReLU gradient, fused with the gradient of the other branch and with the sums of the BNs before it ---- */
 
-cr_status cr_ref_relu_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(relu_grad) {
     static const struct ref_relu_mask no_mask = {0};
     struct ref dy = REF_IN(relu_grad, dy), dx = REF_OUT(relu_grad, dx), grad_sums = REF_OUT(relu_grad, grad_sums);
     struct ref x = REF_IN(relu_grad, bn_x), mean_rstd = REF_IN(relu_grad, mean_rstd),
                grad_sums2  = REF_OUT(relu_grad, grad_sums2);
     struct ref          x2 = REF_IN(relu_grad, bn2_x), mean_rstd2 = REF_IN(relu_grad, mean_rstd2);
     struct ref_epilogue epilogue = {.add = REF_IN(relu_grad, add), .mask = {.y = REF_IN(relu_grad, y)}};
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_epilogue_apply(&epilogue, i, i % dx.C, ref_get(&dy, i)));
+    CR_PARALLEL(i, dx.elems) ref_put(&dx, i, ref_epilogue_apply(&epilogue, i, i % dx.C, ref_get(&dy, i)));
     if (grad_sums.data) cr_ref_sum_grads(device, &dx, &no_mask, &x, &mean_rstd, &grad_sums);
     if (grad_sums2.data) cr_ref_sum_grads(device, &dx, &no_mask, &x2, &mean_rstd2, &grad_sums2);
-    return CR_OK;
 }

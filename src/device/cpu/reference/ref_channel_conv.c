@@ -13,27 +13,22 @@ static double sum_at(const struct ref *x, const struct ref *w, int64_t i, int di
     return sum;
 }
 
-cr_status cr_ref_channel_conv(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(channel_conv) {
     struct ref x = REF_IN(channel_conv, x), w = REF_IN(channel_conv, w), y = REF_OUT(channel_conv, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, sum_at(&x, &w, i, 1));
-    return CR_OK;
+    CR_PARALLEL(i, y.elems) ref_put(&y, i, sum_at(&x, &w, i, 1));
 }
 
-cr_status cr_ref_channel_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(channel_conv_dgrad) {
     struct ref dy = REF_IN(channel_conv_dgrad, dy), w = REF_IN(channel_conv_dgrad, w),
                dx = REF_OUT(channel_conv_dgrad, dx);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, sum_at(&dy, &w, i, -1));
-    return CR_OK;
+    CR_PARALLEL(i, dx.elems) ref_put(&dx, i, sum_at(&dy, &w, i, -1));
 }
 
-cr_status cr_ref_channel_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(channel_conv_wgrad) {
     struct ref x = REF_IN(channel_conv_wgrad, x), dy = REF_IN(channel_conv_wgrad, dy),
                dw  = REF_OUT(channel_conv_wgrad, dw);
     const bool add = call->op->attr.dense.accumulate;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t j = 0; j < dw.elems; j++) {
+    CR_PARALLEL(j, dw.elems) {
         double sum = 0;
         for (int64_t i = 0; i < x.elems; i++) {
             const int64_t c = i % x.C, from = c + j - dw.elems / 2;
@@ -41,5 +36,4 @@ cr_status cr_ref_channel_conv_wgrad(struct cr_device *device, const struct cr_ca
         }
         ref_put(&dw, j, add ? ref_get(&dw, j) + sum : sum);
     }
-    return CR_OK;
 }

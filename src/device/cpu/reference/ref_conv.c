@@ -59,12 +59,27 @@ REF_INLINE double sum_at(enum cr_dtype type, const struct ref_conv *v, int64_t n
     return sum;
 }
 
+/* With max-pooling (3x3, stride 2, padding 1) of P x Q sums; a NaN wins over all numbers. */
+REF_INLINE double largest_sum(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p, int64_t q,
+                              int64_t k) {
+    const int64_t P = (v->x.H + 2 * v->pad - v->w.H) / v->stride + 1,
+                  Q = (v->x.W + 2 * v->pad - v->w.W) / v->stride + 1;
+    double largest  = -(double)INFINITY;
+    for (int64_t r = CR_MAX(2 * p - 1, 0); r <= CR_MIN(2 * p + 1, P - 1); r++)
+        for (int64_t s = CR_MAX(2 * q - 1, 0); s <= CR_MIN(2 * q + 1, Q - 1); s++) {
+            const double sum = sum_at(type, v, n, r, s, k);
+            if (sum > largest || isnan(sum)) largest = sum;
+        }
+    return largest;
+}
+
 REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
     const struct ref *y = &v->y;
     for (int64_t q = 0; q < y->W; q++)
         for (int64_t k = 0; k < y->C; k++) {
-            const int64_t i = offset4(y, n, p, q) + k;
-            cr_number_store(type, y->data, i, ref_epilogue_apply(&v->epilogue, i, k, sum_at(type, v, n, p, q, k)));
+            const int64_t i   = offset4(y, n, p, q) + k;
+            const double  sum = v->pooled ? largest_sum(type, v, n, p, q, k) : sum_at(type, v, n, p, q, k);
+            cr_number_store(type, y->data, i, ref_epilogue_apply(&v->epilogue, i, k, sum));
         }
 }
 
@@ -74,14 +89,12 @@ CR_BY_LEVEL(void, forward_row_typed, (const struct ref_conv *v, int64_t n, int64
 
 static void forward(struct cr_device *device, const struct ref_conv *v) {
     const int64_t rows = v->y.N * v->y.H;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++) forward_row_typed(v, i / v->y.H, i % v->y.H);
+    CR_PARALLEL(i, rows) forward_row_typed(v, i / v->y.H, i % v->y.H);
 }
 
-cr_status cr_ref_group_conv(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(group_conv) {
     const struct ref_conv v = ref_conv_of(call, REF_IN(group_conv, x), REF_IN(group_conv, w), REF_OUT(group_conv, y));
     forward(device, &v);
-    return CR_OK;
 }
 
 /* Finalizes the BN sums as bn_finalize does. */
@@ -98,7 +111,7 @@ static void finalize(const struct cr_call *call, const struct ref *sums) {
                                            .var        = REF_OUT(conv, running_var)});
 }
 
-cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(conv) {
     struct ref_conv v          = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
     struct ref      scale_bias = REF_IN(conv, scale_bias), sums = REF_OUT(conv, sums), mask = REF_OUT(conv, mask);
     v.epilogue = (struct ref_epilogue){.scale_bias = REF_IN(conv, out_scale_bias),
@@ -110,7 +123,6 @@ cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
     if (sums.data) cr_ref_sum_squares(device, &v.y, &sums);
     if (mask.data) cr_ref_mask_bits(device, &v.y, &mask);
     if (call->op->in[CR_IN_conv_gamma] >= 0) finalize(call, &sums);
-    return CR_OK;
 }
 
 /* The 3x3 convolution in front of a pair; its result is in the workspace. Without one, the pair reads x. */
@@ -143,7 +155,7 @@ static struct ref summand_of_pair(struct cr_device *device, const struct cr_call
     return conv.y;
 }
 
-cr_status cr_ref_conv_pair(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(conv_pair) {
     const struct ref      t     = before_pair(device, call);
     const struct ref_conv first = {.x        = t,
                                    .w        = REF_IN(conv_pair, w),
@@ -159,44 +171,13 @@ cr_status cr_ref_conv_pair(struct cr_device *device, const struct cr_call *call)
                                    .epilogue = {.bias = REF_IN(conv_pair, next_bias), .relu = true}};
     forward(device, &first);
     forward(device, &next);
-    return CR_OK;
 }
 
-/* ---- forward with max-pooling (3x3, stride 2, padding 1) of P x Q sums; a NaN wins over all numbers ---- */
-
-REF_INLINE double largest_sum(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p, int64_t q,
-                              int64_t k) {
-    const int64_t P = (v->x.H + 2 * v->pad - v->w.H) / v->stride + 1,
-                  Q = (v->x.W + 2 * v->pad - v->w.W) / v->stride + 1;
-    double largest  = -(double)INFINITY;
-    for (int64_t r = CR_MAX(2 * p - 1, 0); r <= CR_MIN(2 * p + 1, P - 1); r++)
-        for (int64_t s = CR_MAX(2 * q - 1, 0); s <= CR_MIN(2 * q + 1, Q - 1); s++) {
-            const double sum = sum_at(type, v, n, r, s, k);
-            if (sum > largest || isnan(sum)) largest = sum;
-        }
-    return largest;
-}
-
-REF_INLINE void pooled_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
-    for (int64_t q = 0; q < v->y.W; q++)
-        for (int64_t k = 0; k < v->y.C; k++) {
-            const int64_t i = offset4(&v->y, n, p, q) + k;
-            cr_number_store(type, v->y.data, i,
-                            ref_epilogue_apply(&v->epilogue, i, k, largest_sum(type, v, n, p, q, k)));
-        }
-}
-
-CR_BY_LEVEL(void, pooled_row_typed, (const struct ref_conv *v, int64_t n, int64_t p), (v, n, p)) {
-    REF_BY_TYPE(v->y.dtype, pooled_row, v, n, p);
-}
-
-cr_status cr_ref_conv_pool(struct cr_device *device, const struct cr_call *call) {
-    struct ref_conv v    = ref_conv_of(call, REF_IN(conv_pool, x), REF_IN(conv_pool, w), REF_OUT(conv_pool, y));
-    const int64_t   rows = v.y.N * v.y.H;
-    v.epilogue           = (struct ref_epilogue){.bias = REF_IN(conv_pool, bias), .relu = true};
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++) pooled_row_typed(&v, i / v.y.H, i % v.y.H);
-    return CR_OK;
+REF_KERNEL(conv_pool) {
+    struct ref_conv v = ref_conv_of(call, REF_IN(conv_pool, x), REF_IN(conv_pool, w), REF_OUT(conv_pool, y));
+    v.epilogue        = (struct ref_epilogue){.bias = REF_IN(conv_pool, bias), .relu = true};
+    v.pooled          = true;
+    forward(device, &v);
 }
 
 /* ---- input gradient: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that read the pixel ---- */
@@ -238,18 +219,16 @@ CR_BY_LEVEL(void, dgrad_row_typed, (const struct ref_conv *v, int64_t n, int64_t
 
 void cr_ref_dgrad(struct cr_device *device, const struct ref_conv *v) {
     const int64_t rows = v->x.N * v->x.H;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++) dgrad_row_typed(v, i / v->x.H, i % v->x.H);
+    CR_PARALLEL(i, rows) dgrad_row_typed(v, i / v->x.H, i % v->x.H);
 }
 
-cr_status cr_ref_group_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(group_conv_dgrad) {
     const struct ref_conv v =
         ref_conv_of(call, REF_OUT(group_conv_dgrad, dx), REF_IN(group_conv_dgrad, w), REF_IN(group_conv_dgrad, dy));
     cr_ref_dgrad(device, &v);
-    return CR_OK;
 }
 
-cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(conv_dgrad) {
     static const struct ref_relu_mask no_mask = {0};
     struct ref_conv v = ref_conv_of(call, REF_OUT(conv_dgrad, dx), REF_IN(conv_dgrad, w), REF_IN(conv_dgrad, dy));
     struct ref      x = REF_IN(conv_dgrad, bn_x), mean_rstd = REF_IN(conv_dgrad, mean_rstd),
@@ -259,7 +238,6 @@ cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call
              .x = x, .mean_rstd = mean_rstd, .gamma = REF_IN(conv_dgrad, gamma), .beta = REF_IN(conv_dgrad, beta)};
     cr_ref_dgrad(device, &v);
     if (grad_sums.data) cr_ref_sum_grads(device, &v.x, &no_mask, &x, &mean_rstd, &grad_sums);
-    return CR_OK;
 }
 
 /* ---- gradient of the filter: dw[k,r,s,c] (+)= sum over n,p,q of dy[n,p,q,k] * x[n,h,w,c] ---- */
@@ -300,15 +278,13 @@ CR_BY_LEVEL(void, wgrad_tap_typed, (const struct ref_conv *v, int64_t tap), (v, 
 
 void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
     const int64_t taps = v->w.N * v->w.H * v->w.W;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t tap = 0; tap < taps; tap++) wgrad_tap_typed(v, tap);
+    CR_PARALLEL(tap, taps) wgrad_tap_typed(v, tap);
 }
 
-cr_status cr_ref_group_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(group_conv_wgrad) {
     const struct ref_conv v =
         ref_conv_of(call, REF_IN(group_conv_wgrad, x), REF_OUT(group_conv_wgrad, dw), REF_IN(group_conv_wgrad, dy));
     cr_ref_wgrad(device, &v);
-    return CR_OK;
 }
 
 /* sums[k] = sum of x over the pixels; absent sums are not computed. */
@@ -320,7 +296,7 @@ static void sum_pixels(const struct ref *x, const struct ref *sums) {
     }
 }
 
-cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(conv_wgrad) {
     struct ref_conv v = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
     struct ref      scale_bias = REF_IN(conv_wgrad, scale_bias), dy_sums = REF_OUT(conv_wgrad, dy_sums);
     const struct cr_sparsity_attr *a = &call->op->attr.conv.pattern;
@@ -331,5 +307,4 @@ cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call
     ref_conv_activate(device, &v.x, &scale_bias, call->workspace);
     cr_ref_wgrad(device, &v);
     sum_pixels(&v.y, &dy_sums);
-    return CR_OK;
 }

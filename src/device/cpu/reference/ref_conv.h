@@ -7,8 +7,8 @@
 struct ref_conv {
     struct ref          x, w, y; /* or their gradients */
     int64_t             stride, pad;
-    bool                accumulate;
-    const uint8_t      *pattern; /* of dw: element i is a nonzero if bit first_bit + i is set; NULL: dense */
+    bool                accumulate, pooled; /* pooled: y is the max-pooled result */
+    const uint8_t      *pattern;            /* of dw: element i is a nonzero if bit first_bit + i is set; NULL: dense */
     int64_t             first_bit;
     struct ref_epilogue epilogue; /* of y in the forward op, of the gradient of x in the backward op */
 };

@@ -2,7 +2,7 @@
  * filter gradients, mask of the ReLU before it, and the gradient sums of the BN before that ReLU. */
 #include "device/cpu/reference/ref_conv.h"
 
-cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(conv_grad) {
     static const struct ref_relu_mask no_mask = {0};
     struct ref g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coeffs = REF_IN(conv_grad, dy_coeffs),
                dy = g;
@@ -15,15 +15,13 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
     ref_conv_activate(device, &active, &scale_bias, call->workspace);
     if (dy_coeffs.data) {
         dy = ref_scratch_like(&g, (char *)call->workspace + x_bytes);
-        CR_PARALLEL_FOR(cr_cpu_threads(device))
-        for (int64_t i = 0; i < g.elems; i++)
-            ref_put(&dy, i, ref_bn_gradient(&dy_coeffs, ref_get(&g, i), &dy_x, i, i % g.C));
+        CR_PARALLEL(i, g.elems) ref_put(&dy, i, ref_bn_gradient(&dy_coeffs, ref_get(&g, i), &dy_x, i, i % g.C));
     }
     if (stored.data)
         for (int64_t i = 0; i < dy.elems; i++) ref_put(&stored, i, ref_get(&dy, i));
     struct ref_conv v = ref_conv_of(call, active, dw, dy); /* dw first, because dx may use the memory of an input */
     if (dw.data) cr_ref_wgrad(device, &v);
-    if (!dx.data) return CR_OK;
+    if (!dx.data) return;
     v                 = ref_conv_of(call, dx, w, dy);
     v.epilogue.add    = REF_IN(conv_grad, add);
     v.epilogue.mask.y = REF_IN(conv_grad, y);
@@ -48,7 +46,6 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
                                                          .dgamma    = REF_OUT(conv_grad, dgamma),
                                                          .dbeta     = REF_OUT(conv_grad, dbeta),
                                                          .coeffs    = REF_OUT(conv_grad, grad_coeffs)});
-    return CR_OK;
 }
 
 static size_t bytes_of(const struct cr_program *p, int tensor) {

@@ -3,25 +3,17 @@
 #include "comm/comm.h"
 #include "device/cpu/reference/ref.h"
 
-cr_status cr_ref_offload(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(offload) {
     struct ref x = REF_IN(offload, x), y = REF_OUT(offload, y);
     ref_copy_old(&x, &y);
-    return CR_OK;
 }
 
-cr_status cr_ref_prefetch(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(prefetch) {
     struct ref x = REF_IN(prefetch, x), y = REF_OUT(prefetch, y);
     ref_copy_old(&x, &y);
-    return CR_OK;
 }
 
-cr_status cr_ref_barrier(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
-    (void)call;
-    return CR_OK;
-}
+REF_KERNEL(barrier) {}
 
 /* ---- all_reduce: sums over the ranks through comm/comm.h (shared memory, or TCP between hosts). The sums are in the
  * order of the ranks, so the same ranks give bitwise identical results. ---- */
@@ -49,16 +41,12 @@ cr_status cr_ref_all_reduce(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-cr_status cr_ref_cast(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(cast) {
     struct ref x = REF_IN(cast, x), y = REF_OUT(cast, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < x.elems; i++) ref_put(&y, i, ref_get(&x, i));
-    return CR_OK;
+    CR_PARALLEL(i, x.elems) ref_put(&y, i, ref_get(&x, i));
 }
 
-cr_status cr_ref_zero(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(zero) {
     struct ref y = REF_OUT(zero, y);
     memset(y.data, 0, (size_t)y.elems * cr_dtype_bytes(y.dtype));
-    return CR_OK;
 }

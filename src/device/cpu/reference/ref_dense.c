@@ -2,44 +2,37 @@
  * b is 1,1,1,K. */
 #include "device/cpu/reference/ref.h"
 
-cr_status cr_ref_dense(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(dense) {
     struct ref    x = REF_IN(dense, x), w = REF_IN(dense, w), b = REF_IN(dense, b), y = REF_OUT(dense, y);
     const int64_t C = x.C, K = y.C;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) {
+    CR_PARALLEL(i, y.elems) {
         double sum = ref_get(&b, i % K);
         for (int64_t c = 0; c < C; c++) sum += ref_get(&x, i / K * C + c) * ref_get(&w, i % K * C + c);
         ref_put(&y, i, sum);
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_dense_dgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(dense_dgrad) {
     struct ref    dy = REF_IN(dense_dgrad, dy), w = REF_IN(dense_dgrad, w), dx = REF_OUT(dense_dgrad, dx);
     const int64_t C = dx.C, K = dy.C;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) {
+    CR_PARALLEL(i, dx.elems) {
         double sum = 0;
         for (int64_t k = 0; k < K; k++) sum += ref_get(&dy, i / C * K + k) * ref_get(&w, k * C + i % C);
         ref_put(&dx, i, sum);
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_dense_wgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(dense_wgrad) {
     struct ref    x = REF_IN(dense_wgrad, x), dy = REF_IN(dense_wgrad, dy), dw = REF_OUT(dense_wgrad, dw);
     const int64_t C = x.C, K = dy.C;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dw.elems; i++) {
+    CR_PARALLEL(i, dw.elems) {
         double sum = call->op->attr.dense.accumulate ? ref_get(&dw, i) : 0;
         for (int64_t n = 0; n < x.N; n++) sum += ref_get(&dy, n * K + i / C) * ref_get(&x, n * C + i % C);
         ref_put(&dw, i, sum);
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_dense_bgrad(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(dense_bgrad) {
     struct ref    dy = REF_IN(dense_bgrad, dy), db = REF_OUT(dense_bgrad, db);
     const int64_t K = dy.C;
     for (int64_t k = 0; k < K; k++) {
@@ -47,5 +40,4 @@ cr_status cr_ref_dense_bgrad(struct cr_device *device, const struct cr_call *cal
         for (int64_t n = 0; n < dy.N; n++) sum += ref_get(&dy, n * K + k);
         ref_put(&db, k, sum);
     }
-    return CR_OK;
 }

@@ -31,8 +31,7 @@ static bool counts(const struct ref *labels, int64_t n, int64_t classes) {
     return label >= 0 && label < classes;
 }
 
-cr_status cr_ref_distill(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(distill) {
     const struct cr_distill_attr *attr   = &call->op->attr.distill;
     const struct ref              logits = REF_IN(distill, logits), teacher = REF_IN(distill, teacher),
                      labels = REF_IN(distill, labels), old = REF_IN(distill, metrics),
@@ -50,11 +49,9 @@ cr_status cr_ref_distill(struct cr_device *device, const struct cr_call *call) {
     ref_copy_old(&old, &metrics);
     /* With weight 1 the loss of the labels has no part, even if it is infinite. */
     ref_put(&metrics, 0, (weight < 1 ? (1 - weight) * ref_get(&old, 0) : 0) + weight * T * T * sum);
-    return CR_OK;
 }
 
-cr_status cr_ref_distill_grad(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(distill_grad) {
     const struct cr_distill_attr *attr   = &call->op->attr.distill;
     const struct ref              logits = REF_IN(distill_grad, logits), teacher = REF_IN(distill_grad, teacher),
                      labels = REF_IN(distill_grad, labels), state = REF_IN(distill_grad, state),
@@ -71,5 +68,4 @@ cr_status cr_ref_distill_grad(struct cr_device *device, const struct cr_call *ca
             ref_put(&dx, n * logits.C + k, here ? before + factor * (probability(&p, k) - probability(&q, k)) : before);
         }
     }
-    return CR_OK;
 }

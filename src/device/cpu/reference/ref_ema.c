@@ -4,8 +4,7 @@
 /* mean = d * mean + (1 - d) * now. The two forms make d = 0 and d = 1 exact. */
 static void average(struct cr_device *device, const struct ref *now, const struct ref *mean, const uint8_t *mask,
                     double d) {
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < mean->elems; i++) {
+    CR_PARALLEL(i, mean->elems) {
         const double e = ref_get(mean, i), w = ref_get(now, i);
         const bool   trained = !mask || (mask[i / 8] >> (i % 8) & 1);
         ref_put(mean, i, trained ? (d < 0.5 ? w + d * (e - w) : e + (1 - d) * (w - e)) : 0);
@@ -17,16 +16,15 @@ static double decay_of(const struct cr_ema_attr *attr, double updates) {
     return attr->warmup ? fmin(attr->decay, 1 - pow(updates, -2.0 / 3)) : attr->decay;
 }
 
-cr_status cr_ref_ema(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(ema) {
     struct ref value = REF_IN(ema, value), running = REF_IN(ema, running), norm = REF_IN(ema, norm),
                state  = REF_IN(ema, state);
     struct ref before = REF_IN(ema, averages), running_before = REF_IN(ema, running_averages), mask = REF_IN(ema, mask);
     struct ref averages = REF_OUT(ema, averages), running_averages = REF_OUT(ema, running_averages);
     ref_copy_old(&before, &averages);
     ref_copy_old(&running_before, &running_averages);
-    if (ref_get(&norm, 1) != 0) return CR_OK;
+    if (ref_get(&norm, 1) != 0) return;
     const double d = decay_of(&call->op->attr.ema, ref_get(&state, CR_STATE_UPDATES));
     average(device, &value, &averages, mask.data, d);
     average(device, &running, &running_averages, NULL, d);
-    return CR_OK;
 }

@@ -47,13 +47,11 @@ static void gram_row(const struct pixels *q, const struct ref *gram, int64_t i) 
     ref_put(gram, (C + 1) * C + i, t);
 }
 
-cr_status cr_ref_gram(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(gram) {
     struct ref x = REF_IN(gram, x), scale_bias = REF_IN(gram, scale_bias), gram = REF_OUT(gram, gram);
     ref_conv_activate(device, &x, &scale_bias, call->workspace);
     const struct pixels q = pixels_of(x, call->op->attr.conv.stride);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < x.C; i++) gram_row(&q, &gram, i);
-    return CR_OK;
+    CR_PARALLEL(i, x.C) gram_row(&q, &gram, i);
 }
 
 /* ---- statistics of y = w a ---- */
@@ -99,7 +97,7 @@ static double variance_of_y(const struct gram_view *s, int64_t k) {
     return var;
 }
 
-cr_status cr_ref_gram_bn_finalize(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(gram_bn_finalize) {
     const struct ref_finalize f = {.attr       = call->op->attr.bn,
                                    .gamma      = REF_IN(gram_bn_finalize, gamma),
                                    .beta       = REF_IN(gram_bn_finalize, beta),
@@ -113,26 +111,22 @@ cr_status cr_ref_gram_bn_finalize(struct cr_device *device, const struct cr_call
            .w = REF_IN(gram_bn_finalize, w), .gram = REF_IN(gram_bn_finalize, gram), .P = (double)f.attr.count};
     ref_copy_old(&f.old_mean, &f.mean);
     ref_copy_old(&f.old_var, &f.var);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < s.w.N; k++) cr_ref_finalize_channel(&f, k, mean_of_y(&s, k), variance_of_y(&s, k));
-    return CR_OK;
+    CR_PARALLEL(k, s.w.N) cr_ref_finalize_channel(&f, k, mean_of_y(&s, k), variance_of_y(&s, k));
 }
 
 static double pixels_of_rank(const struct cr_bn_attr *attr) {
     return (double)attr->count / (double)CR_MAX(attr->ranks, 1);
 }
 
-cr_status cr_ref_gram_bn_sums(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(gram_bn_sums) {
     const struct gram_view s = {
         .w = REF_IN(gram_bn_sums, w), .gram = REF_IN(gram_bn_sums, gram), .P = pixels_of_rank(&call->op->attr.bn)};
     struct ref center = REF_IN(gram_bn_sums, center), sums = REF_OUT(gram_bn_sums, sums);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < s.w.N; k++) {
+    CR_PARALLEL(k, s.w.N) {
         const double d = mean_of_y(&s, k) - ref_get(&center, k);
         ref_put(&sums, k, s.P * d);
         ref_put(&sums, s.w.N + k, s.P * (variance_of_y(&s, k) + d * d));
     }
-    return CR_OK;
 }
 
 /* ---- backward ---- */
@@ -144,18 +138,16 @@ static double grad_product(const struct ref *w, const struct ref *m, int64_t k, 
     return rstd * (dot - mean * sum);
 }
 
-cr_status cr_ref_gram_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(gram_bn_grad_sums) {
     struct ref w = REF_IN(gram_bn_grad_sums, w), m = REF_IN(gram_bn_grad_sums, m),
                dy_sums = REF_IN(gram_bn_grad_sums, dy_sums), mean_rstd = REF_IN(gram_bn_grad_sums, mean_rstd),
                grad_sums = REF_OUT(gram_bn_grad_sums, grad_sums);
-    (void)device;
     for (int64_t k = 0; k < w.N; k++) {
         const double sum = ref_get(&dy_sums, k);
         ref_put(&grad_sums, k, sum);
         ref_put(&grad_sums, w.N + k,
                 grad_product(&w, &m, k, ref_get(&mean_rstd, k), ref_get(&mean_rstd, w.N + k), sum));
     }
-    return CR_OK;
 }
 
 struct gram_grad {
@@ -182,10 +174,6 @@ static struct channel channel_of(const struct gram_grad *q, int64_t k) {
     return h;
 }
 
-static void put_or_add(const struct ref *t, int64_t i, double x, bool accumulate) {
-    if (t->data) ref_put(t, i, accumulate ? ref_get(t, i) + x : x);
-}
-
 /* Row k of dw: the sums over the pixels of (A*g + D)*a and of B*(y - mean)*a. With d = w.t - mean, the mean of y of
  * this rank minus `mean` is d + w.S: without grad_sums it is 0. */
 static void filter_row(const struct gram_grad *q, int64_t k, const struct channel *h) {
@@ -197,15 +185,15 @@ static void filter_row(const struct gram_grad *q, int64_t k, const struct channe
     for (int64_t c = 0; c < C; c++) {
         double dot = d * sum_at(s, c) + shift_at(s, c) * off;
         for (int64_t j = 0; j < C; j++) dot += w_at(s, k, j) * gram_at(s, j, c);
-        put_or_add(&q->dw, k * C + c, h->A * ref_get(&q->m, k * C + c) + h->D * s->P * mean_at(s, c) + h->B * dot,
-                   q->attr.accumulate);
+        ref_put_or_add(&q->dw, k * C + c, h->A * ref_get(&q->m, k * C + c) + h->D * s->P * mean_at(s, c) + h->B * dot,
+                       q->attr.accumulate);
     }
 }
 
 static void put_channel(const struct gram_grad *q, int64_t k, const struct channel *h) {
     const double ranks = (double)CR_MAX(q->attr.ranks, 1);
-    put_or_add(&q->dgamma, k, h->product / ranks, q->attr.accumulate);
-    put_or_add(&q->dbeta, k, h->sum / ranks, q->attr.accumulate);
+    ref_put_or_add(&q->dgamma, k, h->product / ranks, q->attr.accumulate);
+    ref_put_or_add(&q->dbeta, k, h->sum / ranks, q->attr.accumulate);
     filter_row(q, k, h);
 }
 
@@ -242,7 +230,7 @@ static void input_row(const struct gram_grad *q, int64_t c, const struct channel
     ref_put(&q->factor_bias, C + c, bias);
 }
 
-cr_status cr_ref_gram_bn_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(gram_bn_grad) {
     const struct gram_grad q = {.attr        = call->op->attr.bn,
                                 .s           = {.w    = REF_IN(gram_bn_grad, w),
                                                 .gram = REF_IN(gram_bn_grad, gram),
@@ -260,14 +248,11 @@ cr_status cr_ref_gram_bn_grad(struct cr_device *device, const struct cr_call *ca
                                 .dbeta       = REF_OUT(gram_bn_grad, dbeta)};
     struct channel        *h = call->workspace;
     double                *r = (double *)(h + q.s.w.N);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < q.s.w.N; k++) {
+    CR_PARALLEL(k, q.s.w.N) {
         h[k] = channel_of(&q, k);
         put_channel(&q, k, &h[k]);
     }
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t c = 0; c < q.s.w.C; c++) input_row(&q, c, h, r + c * q.s.w.C);
-    return CR_OK;
+    CR_PARALLEL(c, q.s.w.C) input_row(&q, c, h, r + c * q.s.w.C);
 }
 
 size_t cr_ref_gram_bn_grad_workspace(const struct cr_program *p, const struct cr_op *op) {
@@ -301,7 +286,7 @@ static void dgrad_row(const struct gram_dgrad *v, int64_t n, int64_t h) {
     }
 }
 
-cr_status cr_ref_gram_dgrad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(gram_dgrad) {
     static const struct ref_relu_mask no_mask = {0};
     struct ref                        x = REF_IN(gram_dgrad, x), scale_bias = REF_IN(gram_dgrad, scale_bias), a = x,
                mean_rstd = REF_IN(gram_dgrad, mean_rstd), grad_sums = REF_OUT(gram_dgrad, grad_sums);
@@ -315,8 +300,6 @@ cr_status cr_ref_gram_dgrad(struct cr_device *device, const struct cr_call *call
                            .epilogue    = {.add = REF_IN(gram_dgrad, add)},
                            .relu        = call->op->attr.conv.relu};
     if (mean_rstd.data) v.epilogue.mask = (struct ref_relu_mask){.x = x, .scale_bias = scale_bias};
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < v.dx.N * v.dx.H; i++) dgrad_row(&v, i / v.dx.H, i % v.dx.H);
+    CR_PARALLEL(i, v.dx.N * v.dx.H) dgrad_row(&v, i / v.dx.H, i % v.dx.H);
     if (grad_sums.data) cr_ref_sum_grads(device, &v.dx, &no_mask, &x, &mean_rstd, &grad_sums);
-    return CR_OK;
 }

@@ -54,7 +54,7 @@ static void forward(const struct head *h) {
 }
 
 /* The ops loss (without dx) and loss_grad, on the operands of this op. */
-static cr_status loss(struct cr_device *device, const struct cr_call *call, void *dx) {
+static void loss(struct cr_device *device, const struct cr_call *call, void *dx) {
     const struct cr_op *head    = call->op;
     struct cr_op        op      = cr_op_make(dx ? CR_OP_loss_grad : CR_OP_loss, CR_NONE);
     struct cr_call      inner   = {.program = call->program, .op = &op, .step = call->step};
@@ -70,7 +70,7 @@ static cr_status loss(struct cr_device *device, const struct cr_call *call, void
     inner.in[CR_IN_loss_mixes]  = call->in[CR_IN_head_mixes];
     inner.in[third]             = dx ? call->in[CR_IN_head_state] : call->out[CR_OUT_head_metrics];
     inner.out[0]                = dx ? dx : call->out[CR_OUT_head_metrics];
-    return dx ? cr_ref_loss_grad(device, &inner) : cr_ref_loss(device, &inner);
+    (void)(dx ? cr_ref_loss_grad : cr_ref_loss)(device, &inner);
 }
 
 static void classifier_grad(const struct head *h, const struct ref *dw, const struct ref *db, bool accumulate) {
@@ -106,15 +106,15 @@ static void backward(const struct head *h) {
     }
 }
 
-cr_status cr_ref_head(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(head) {
     const struct head        h       = head_of(call);
     const struct cr_bn_attr *bn      = &call->op->attr.head.bn;
     const struct ref         metrics = REF_OUT(head, metrics), dw = REF_OUT(head, dw), db = REF_OUT(head, db),
                      sums = {.data = h.sums, .dtype = CR_F64, .N = 2, .H = 1, .W = 1, .C = h.x.C, .elems = 2 * h.x.C};
     for (int i = 0; i < 4; i++) ref_put(&metrics, i, 0);
     forward(&h);
-    CR_TRY(loss(device, call, NULL));
-    CR_TRY(loss(device, call, h.dlogits));
+    loss(device, call, NULL);
+    loss(device, call, h.dlogits);
     classifier_grad(&h, &dw, &db, bn->accumulate);
     backward(&h);
     cr_ref_grad_finalize(&(struct ref_grad_finalize){.attr      = *bn,
@@ -124,5 +124,4 @@ cr_status cr_ref_head(struct cr_device *device, const struct cr_call *call) {
                                                      .dgamma    = REF_OUT(head, dgamma),
                                                      .dbeta     = REF_OUT(head, dbeta),
                                                      .coeffs    = REF_OUT(head, coeffs)});
-    return CR_OK;
 }

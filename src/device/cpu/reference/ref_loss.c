@@ -221,8 +221,7 @@ static int64_t rank_of(const struct batch *b, int64_t n) {
     return rank;
 }
 
-cr_status cr_ref_loss(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(loss) {
     const struct batch b   = batch_of(call);
     struct ref         old = REF_IN(loss, metrics), metrics = REF_OUT(loss, metrics);
     double             sum = 0, valid, first = 0, second = 0;
@@ -236,11 +235,9 @@ cr_status cr_ref_loss(struct cr_device *device, const struct cr_call *call) {
     }
     const double add[4] = {divisor > 0 ? sum * (valid / divisor) : sum, valid, first, second};
     for (int i = 0; i < 4; i++) ref_put(&metrics, i, ref_get(&old, i) + add[i]);
-    return CR_OK;
 }
 
-cr_status cr_ref_loss_grad(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+REF_KERNEL(loss_grad) {
     const struct batch b     = batch_of(call);
     struct ref         state = REF_IN(loss_grad, state), dx = REF_OUT(loss_grad, dx);
     double             valid;
@@ -254,5 +251,4 @@ cr_status cr_ref_loss_grad(struct cr_device *device, const struct cr_call *call)
         else
             softmax_grad(&b, &dx, n, scale / divisor);
     }
-    return CR_OK;
 }

@@ -42,7 +42,7 @@ void cr_ref_mix_row(const struct cr_mixing *m, int64_t n, int64_t h, void *y) {
     }
 }
 
-cr_status cr_ref_mix(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(mix) {
     const struct cr_input_attr *a      = &call->op->attr.input;
     struct ref                  images = REF_IN(mix, images), y = REF_OUT(mix, y);
     struct cr_mixing            m       = {.images = images.data,
@@ -55,7 +55,5 @@ cr_status cr_ref_mix(struct cr_device *device, const struct cr_call *call) {
                                            .wide   = a->wide};
     const double                largest = a->wide ? 65535 : 255;
     for (int64_t c = 0; c < m.C; c++) m.fill[c] = (int64_t)rint(fmin(fmax(largest * (double)a->mean[c], 0), largest));
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < m.N * m.H; row++) cr_ref_mix_row(&m, row / m.H, row % m.H, y.data);
-    return CR_OK;
+    CR_PARALLEL(row, m.N * m.H) cr_ref_mix_row(&m, row / m.H, row % m.H, y.data);
 }

@@ -10,13 +10,12 @@ enum { SCALE_GROWTH_UPDATES = 2000, SCALE_MIN = 2 };
  * on the number of threads. */
 enum { PARTS = 64 };
 
-cr_status cr_ref_grad_norm(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(grad_norm) {
     struct ref   grad = REF_IN(grad_norm, grad), metrics = REF_IN(grad_norm, metrics);
     struct ref   state = REF_IN(grad_norm, state), norm = REF_OUT(grad_norm, norm);
     const double scale = ref_get(&state, CR_STATE_LOSS_SCALE);
     double       squares[PARTS], bad[PARTS], sum = 0, any = isfinite(ref_get(&metrics, 0)) ? 0 : 1;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int part = 0; part < PARTS; part++) {
+    CR_PARALLEL_BY(cr_cpu_threads(device), int, part, PARTS) {
         squares[part] = bad[part] = 0;
         for (int64_t i = grad.elems * part / PARTS; i < grad.elems * (part + 1) / PARTS; i++) {
             double g = ref_get(&grad, i) / scale;
@@ -30,7 +29,6 @@ cr_status cr_ref_grad_norm(struct cr_device *device, const struct cr_call *call)
     }
     ref_put(&norm, 0, sum);
     ref_put(&norm, 1, any);
-    return CR_OK;
 }
 
 struct update {
@@ -47,18 +45,32 @@ struct param_factors {
     double decay, ratio, lr, direction;
 };
 
+static double gradient(const struct update *u, int64_t i) {
+    return u->clip * (ref_get(&u->grad, i) / u->scale);
+}
+
+static bool is_pruned(const struct update *u, int64_t i) {
+    const uint8_t *mask = u->mask.data;
+    return mask && !(mask[i / 8] >> (i % 8) & 1);
+}
+
 /* Adam's moments of element i after this update. */
 static void adam_moments(const struct update *u, int64_t i, double g, double *m, double *v) {
     *m = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
     *v = u->attr.beta2 * ref_get(&u->second, i) + (1 - u->attr.beta2) * g * g;
 }
 
-/* Updates the moments of element i and returns the amount that is subtracted from w. */
+/* Updates the moments of element i. */
+static void move_moments(const struct update *u, int64_t i, double g, double *m, double *v) {
+    adam_moments(u, i, g, m, v);
+    ref_put(&u->momentum, i, *m);
+    ref_put(&u->second, i, *v);
+}
+
+/* Each rule returns the amount that is subtracted from w. */
 static double step_adamw(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
     double m, v;
-    adam_moments(u, i, g, &m, &v);
-    ref_put(&u->momentum, i, m);
-    ref_put(&u->second, i, v);
+    move_moments(u, i, g, &m, &v);
     return of->lr * of->decay * w + of->lr / u->correct1 * m / (sqrt(v) / sqrt(u->correct2) + u->attr.eps);
 }
 
@@ -69,9 +81,7 @@ static double lamb_direction(const struct update *u, double w, double m, double 
 
 static double step_lamb(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
     double m, v;
-    adam_moments(u, i, g, &m, &v);
-    ref_put(&u->momentum, i, m);
-    ref_put(&u->second, i, v);
+    move_moments(u, i, g, &m, &v);
     return of->lr * of->ratio * lamb_direction(u, w, m, v, of->decay);
 }
 
@@ -99,15 +109,14 @@ static double step_of(const struct update *u, int64_t i, double w, double g, con
 
 /* Updates element i, counted from the start of the tensors. */
 static void update_element(const struct update *u, int64_t i, const struct param_factors *of) {
-    const uint8_t *mask = u->mask.data;
-    if (mask && !(mask[i / 8] >> (i % 8) & 1)) {
+    if (is_pruned(u, i)) {
         ref_put(&u->momentum, i, 0);
         ref_put(&u->value, i, 0);
         if (u->second.data && of->direction == 0) ref_put(&u->second, i, 0);
         return;
     }
-    const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
-    ref_put(&u->value, i, w - step_of(u, i, w, g, of));
+    const double w = ref_get(&u->value, i);
+    ref_put(&u->value, i, w - step_of(u, i, w, gradient(u, i), of));
 }
 
 /* Trust ratio of parameter k. LARS: 1 for vectors (BN, biases); LAMB: 1 without weight decay. */
@@ -181,51 +190,43 @@ static void set_numbers(const struct cr_call *call, struct update *u) {
     u->correct2 = 1 - pow(u->attr.beta2, t);
 }
 
-/* The update rules have the common slots at the same indices. */
-static cr_status run_update(struct cr_device *device, const struct cr_call *call, struct update *u) {
+/* The update rules have the common slots at the same indices; u has those that a rule has besides. */
+static void run_update(struct cr_device *device, const struct cr_call *call, struct update u) {
     struct ref norm = REF_IN(sgd, norm), state_in = REF_IN(sgd, state), state = REF_OUT(sgd, state);
     struct ref value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
     const bool good = ref_get(&norm, 1) == 0;
-    set_numbers(call, u);
-    u->value    = REF_OUT(sgd, value);
-    u->momentum = REF_OUT(sgd, momentum);
-    ref_copy_old(&value_in, &u->value);
-    ref_copy_old(&momentum_in, &u->momentum);
+    set_numbers(call, &u);
+    u.value    = REF_OUT(sgd, value);
+    u.momentum = REF_OUT(sgd, momentum);
+    ref_copy_old(&value_in, &u.value);
+    ref_copy_old(&momentum_in, &u.momentum);
     ref_copy_old(&state_in, &state);
-    if (good) update_params(device, call, u);
+    if (u.second.data) {
+        const struct ref second_in = REF_IN(adamw, second);
+        ref_copy_old(&second_in, &u.second);
+    }
+    if (good) update_params(device, call, &u);
     cr_cpu_count_update(state.data, good, &call->op->attr.sgd);
-    return CR_OK;
 }
 
-cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
-    struct update u = {.second.data = NULL};
-    return run_update(device, call, &u);
+REF_KERNEL(sgd) {
+    run_update(device, call, (struct update){.second.data = NULL});
 }
 
-cr_status cr_ref_adamw(struct cr_device *device, const struct cr_call *call) {
-    struct update u         = {.second = REF_OUT(adamw, second)};
-    struct ref    second_in = REF_IN(adamw, second);
-    ref_copy_old(&second_in, &u.second);
-    return run_update(device, call, &u);
+REF_KERNEL(adamw) {
+    run_update(device, call, (struct update){.second = REF_OUT(adamw, second)});
 }
 
-cr_status cr_ref_lars(struct cr_device *device, const struct cr_call *call) {
-    struct update u = {.norms = REF_IN(lars, norms)};
-    return run_update(device, call, &u);
+REF_KERNEL(lars) {
+    run_update(device, call, (struct update){.norms = REF_IN(lars, norms)});
 }
 
-cr_status cr_ref_lamb(struct cr_device *device, const struct cr_call *call) {
-    struct update u         = {.second = REF_OUT(lamb, second), .norms = REF_IN(lamb, norms)};
-    struct ref    second_in = REF_IN(lamb, second);
-    ref_copy_old(&second_in, &u.second);
-    return run_update(device, call, &u);
+REF_KERNEL(lamb) {
+    run_update(device, call, (struct update){.second = REF_OUT(lamb, second), .norms = REF_IN(lamb, norms)});
 }
 
-cr_status cr_ref_muon(struct cr_device *device, const struct cr_call *call) {
-    struct update u         = {.second = REF_OUT(muon, second), .direction = REF_IN(muon, direction)};
-    struct ref    second_in = REF_IN(muon, second);
-    ref_copy_old(&second_in, &u.second);
-    return run_update(device, call, &u);
+REF_KERNEL(muon) {
+    run_update(device, call, (struct update){.second = REF_OUT(muon, second), .direction = REF_IN(muon, direction)});
 }
 
 /* ---- the direction of Muon ---- */
@@ -258,8 +259,7 @@ size_t cr_ref_muon_workspace(const struct cr_program *p) {
 
 /* a = X X' */
 static void muon_square(struct cr_device *device, const struct muon_matrix *x) {
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < x->rows; i++)
+    CR_PARALLEL(i, x->rows)
         for (int64_t j = 0; j < x->rows; j++) {
             double sum = 0;
             for (int64_t k = 0; k < x->columns; k++) sum += x->x[i * x->columns + k] * x->x[j * x->columns + k];
@@ -270,8 +270,7 @@ static void muon_square(struct cr_device *device, const struct muon_matrix *x) {
 /* One step of the iteration: X = a X + (b A + c A A) X. */
 static void muon_iterate(struct cr_device *device, struct muon_matrix *x) {
     muon_square(device, x);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < x->rows; i++) {
+    CR_PARALLEL(i, x->rows) {
         double *const row = x->b + i * x->rows, *const to = x->next + i * x->columns;
         for (int64_t j = 0; j < x->rows; j++) {
             double sum = 0;
@@ -288,10 +287,8 @@ static void muon_iterate(struct cr_device *device, struct muon_matrix *x) {
 
 /* Element i of the matrix that is made orthogonal: the momentum after this update, or Nesterov's. */
 static double muon_input(const struct update *u, int64_t i) {
-    const uint8_t *mask = u->mask.data;
-    const double   g    = u->clip * (ref_get(&u->grad, i) / u->scale);
-    const double   m    = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
-    if (mask && !(mask[i / 8] >> (i % 8) & 1)) return 0;
+    const double g = gradient(u, i), m = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
+    if (is_pruned(u, i)) return 0;
     return u->attr.nesterov ? g + u->mu * (m - g) : m;
 }
 
@@ -313,7 +310,7 @@ static void muon_store(const struct ref *y, const struct cr_param *q, const stru
         ref_put(y, q->offset + i, x->x[N < q->dim[0] ? i % N * q->dim[0] + i / N : i]);
 }
 
-cr_status cr_ref_muon_direction(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(muon_direction) {
     const struct cr_param_store *store = call->program->store;
     struct ref                   norm = REF_IN(muon_direction, norm), y = REF_OUT(muon_direction, y);
     struct update                u     = {.grad     = REF_IN(muon_direction, grad),
@@ -321,7 +318,7 @@ cr_status cr_ref_muon_direction(struct cr_device *device, const struct cr_call *
                                           .mask     = REF_IN(muon_direction, mask)};
     const struct ref             state = REF_IN(muon_direction, state);
     memset(y.data, 0, (size_t)y.elems * cr_dtype_bytes(y.dtype));
-    if (ref_get(&norm, 1) != 0) return CR_OK;
+    if (ref_get(&norm, 1) != 0) return;
     set_factors(call, &u, &norm, &state);
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q = &store->param[k];
@@ -331,25 +328,23 @@ cr_status cr_ref_muon_direction(struct cr_device *device, const struct cr_call *
         for (int i = 0; i < CR_MUON_ITERATIONS; i++) muon_iterate(device, &x);
         muon_store(&y, q, &x);
     }
-    return CR_OK;
 }
 
 /* Sums of squares of parameter q: of the weights and of the direction. */
 static void lamb_sums(const struct update *u, const struct cr_param *q, double *w_squares, double *u_squares) {
-    const uint8_t *mask  = u->mask.data;
-    const double   decay = q->decay ? u->decay : 0;
+    const double decay = q->decay ? u->decay : 0;
     for (int64_t i = q->offset; i < q->offset + q->elems && !q->frozen && !cr_param_is_running(q->role); i++) {
-        const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
+        const double w = ref_get(&u->value, i);
         double       m, v;
         *w_squares += w * w;
-        if (mask && !(mask[i / 8] >> (i % 8) & 1)) continue;
-        adam_moments(u, i, g, &m, &v);
+        if (is_pruned(u, i)) continue;
+        adam_moments(u, i, gradient(u, i), &m, &v);
         const double d = lamb_direction(u, w, m, v, decay);
         *u_squares += d * d;
     }
 }
 
-cr_status cr_ref_lamb_norms(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(lamb_norms) {
     const struct cr_param_store *store = call->program->store;
     struct ref                   norm = REF_IN(lamb_norms, norm), norms = REF_OUT(lamb_norms, norms);
     const bool                   good = ref_get(&norm, 1) == 0;
@@ -357,23 +352,20 @@ cr_status cr_ref_lamb_norms(struct cr_device *device, const struct cr_call *call
                                          .momentum = REF_IN(lamb_norms, momentum),
                                          .second   = REF_IN(lamb_norms, second)};
     set_numbers(call, &u);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int k = 0; k < store->params; k++) {
+    CR_PARALLEL_BY(cr_cpu_threads(device), int, k, store->params) {
         double w = 0, d = 0;
         if (good) lamb_sums(&u, &store->param[k], &w, &d);
         ref_put(&norms, 2 * (int64_t)k, w);
         ref_put(&norms, 2 * (int64_t)k + 1, d);
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_param_norms(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(param_norms) {
     const struct cr_param_store *store = call->program->store;
     struct ref                   value = REF_IN(param_norms, value), grad = REF_IN(param_norms, grad);
     struct ref                   state = REF_IN(param_norms, state), norms = REF_OUT(param_norms, norms);
     const double                 scale = ref_get(&state, CR_STATE_LOSS_SCALE);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int k = 0; k < store->params; k++) {
+    CR_PARALLEL_BY(cr_cpu_threads(device), int, k, store->params) {
         const struct cr_param *q = &store->param[k];
         double                 w = 0, g = 0;
         for (int64_t i = q->offset; i < q->offset + q->elems && !q->frozen && !cr_param_is_running(q->role); i++) {
@@ -384,5 +376,4 @@ cr_status cr_ref_param_norms(struct cr_device *device, const struct cr_call *cal
         ref_put(&norms, 2 * (int64_t)k, w);
         ref_put(&norms, 2 * (int64_t)k + 1, g);
     }
-    return CR_OK;
 }

@@ -38,16 +38,14 @@ static double s2d_pixel(const struct image_input *v, int64_t n, int64_t i, int64
     return normalized(v, n, h, w, channel % 3);
 }
 
-cr_status cr_ref_normalize(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(normalize) {
     struct image_input v = {
         .a = &call->op->attr.input, .images = REF_IN(normalize, images), .boxes = REF_IN(normalize, boxes)};
     struct ref y = REF_OUT(normalize, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) {
+    CR_PARALLEL(i, y.elems) {
         const int64_t c = i % y.C, w = i / y.C % y.W, h = i / y.C / y.W % y.H, n = i / y.C / y.W / y.H;
         ref_put(&y, i, v.a->s2d ? s2d_pixel(&v, n, h, w, c) : normalized(&v, n, h, w, c));
     }
-    return CR_OK;
 }
 
 /* ---- the filter of the space-to-depth stem ---- */
@@ -60,54 +58,44 @@ static int64_t filter_element(const struct ref *s2d, int64_t i) {
     return part > 3 || r < 0 || s < 0 ? -1 : ((i / 256 * 7 + r) * 7 + s) * 3 + channel % 3;
 }
 
-cr_status cr_ref_s2d_filter(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(s2d_filter) {
     struct ref w = REF_IN(s2d_filter, w), y = REF_OUT(s2d_filter, y);
-    (void)device;
     for (int64_t i = 0; i < y.elems; i++) {
         const int64_t from = filter_element(&y, i);
         ref_put(&y, i, from < 0 ? 0 : ref_get(&w, from));
     }
-    return CR_OK;
 }
 
 /* Each element of the 7x7 filter corresponds to one element of the other form. */
-cr_status cr_ref_s2d_filter_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(s2d_filter_grad) {
     struct ref dy = REF_IN(s2d_filter_grad, dy), dw = REF_OUT(s2d_filter_grad, dw);
-    (void)device;
     for (int64_t i = 0; i < dy.elems; i++) {
         const int64_t to = filter_element(&dy, i);
         if (to >= 0) ref_put(&dw, to, ref_get(&dy, i) + (call->op->attr.conv.accumulate ? ref_get(&dw, to) : 0));
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_relu(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(relu) {
     struct ref x = REF_IN(relu, x), y = REF_OUT(relu, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_rectified(ref_get(&x, i)));
-    return CR_OK;
+    CR_PARALLEL(i, y.elems) ref_put(&y, i, ref_rectified(ref_get(&x, i)));
 }
 
-cr_status cr_ref_add(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(add) {
     struct ref a = REF_IN(add, a), b = REF_IN(add, b), y = REF_OUT(add, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_get(&a, i) + ref_get(&b, i));
-    return CR_OK;
+    CR_PARALLEL(i, y.elems) ref_put(&y, i, ref_get(&a, i) + ref_get(&b, i));
 }
 
 /* Dropout and stochastic depth. */
-cr_status cr_ref_drop(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(drop) {
     struct ref                  x = REF_IN(drop, x), y = REF_OUT(drop, y);
     const struct cr_drop_attr  *a     = &call->op->attr.drop;
     const struct cr_step_block *step  = call->step;
     const int64_t               image = x.H * x.W * x.C, first = step->first_image * (a->images ? 1 : image);
     const uint32_t              threshold = cr_drop_threshold(a);
     const double                scale     = (double)cr_drop_scale(a);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) {
+    CR_PARALLEL(i, y.elems) {
         const uint64_t at   = (uint64_t)(first + (a->images ? i / image : i));
         const uint32_t word = cr_rng_word(step->seed, CR_RNG_DROP, (uint64_t)step->step, a->index, at);
         ref_put(&y, i, word >= threshold ? ref_get(&x, i) * scale : 0);
     }
-    return CR_OK;
 }

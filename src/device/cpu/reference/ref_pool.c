@@ -40,7 +40,7 @@ static void maxpool_element(const struct maxpool *v, int64_t n, int64_t p, int64
     if (v->index.data) ref_put(&v->index, at4(&v->y, n, p, q, c), (double)CR_MAX(at, 0));
 }
 
-cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(maxpool) {
     const struct cr_conv_attr *a    = &call->op->attr.conv;
     struct maxpool             v    = {.x          = REF_IN(maxpool, x),
                                        .y          = REF_OUT(maxpool, y),
@@ -50,11 +50,9 @@ cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
                                        .pad        = a->pad,
                                        .window     = a->window};
     int64_t                    rows = v.y.N * v.y.H;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++)
+    CR_PARALLEL(i, rows)
         for (int64_t q = 0; q < v.y.W; q++)
             for (int64_t c = 0; c < v.y.C; c++) maxpool_element(&v, i / v.y.H, i % v.y.H, q, c);
-    return CR_OK;
 }
 
 /* Sum of the gradients of all windows in which the pixel was the maximum. The members x and y of struct maxpool are dx
@@ -75,7 +73,7 @@ static double maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h
     return sum;
 }
 
-cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(maxpool_grad) {
     const struct cr_conv_attr *a    = &call->op->attr.conv;
     struct maxpool             v    = {.x      = REF_OUT(maxpool_grad, dx),
                                        .y      = REF_IN(maxpool_grad, dy),
@@ -84,13 +82,11 @@ cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *ca
                                        .pad    = a->pad,
                                        .window = a->window};
     int64_t                    rows = v.x.N * v.x.H;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++)
+    CR_PARALLEL(i, rows)
         for (int64_t w = 0; w < v.x.W; w++)
             for (int64_t c = 0; c < v.x.C; c++)
                 ref_put(&v.x, at4(&v.x, i / v.x.H, i % v.x.H, w, c),
                         maxpool_grad_element(&v, i / v.x.H, i % v.x.H, w, c));
-    return CR_OK;
 }
 
 /* ---- gradient of max-pool, ReLU and BN fused: the gradient between them is not stored ---- */
@@ -116,14 +112,13 @@ static double pool_bn_grad(const struct pool_bn *v, int64_t i) {
     return ref_mask_passes(&v->mask, i, c) ? maxpool_grad_element(&v->pool, n, h, w, c) : 0;
 }
 
-cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(pool_bn_grad_sums) {
     struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_sums, dy), REF_IN(pool_bn_grad_sums, index),
                                   REF_IN(pool_bn_grad_sums, x), REF_IN(pool_bn_grad_sums, scale_bias));
     v.mean_rstd      = REF_IN(pool_bn_grad_sums, mean_rstd);
     v.out            = REF_OUT(pool_bn_grad_sums, grad_sums);
     const int64_t C  = v.pool.x.C;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t c = 0; c < C; c++) {
+    CR_PARALLEL(c, C) {
         double sum = 0, product = 0;
         for (int64_t i = c; i < v.pool.x.elems; i += C) {
             const double g = pool_bn_grad(&v, i);
@@ -133,40 +128,33 @@ cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_cal
         ref_put(&v.out, c, sum);
         ref_put(&v.out, C + c, product);
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(pool_bn_grad_apply) {
     struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_apply, dy), REF_IN(pool_bn_grad_apply, index),
                                   REF_IN(pool_bn_grad_apply, x), REF_IN(pool_bn_grad_apply, scale_bias));
     v.grad_coeffs    = REF_IN(pool_bn_grad_apply, coeffs);
     v.out            = REF_OUT(pool_bn_grad_apply, dx);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < v.out.elems; i++)
+    CR_PARALLEL(i, v.out.elems)
         ref_put(&v.out, i, ref_bn_gradient(&v.grad_coeffs, pool_bn_grad(&v, i), &v.pool.x, i, i % v.pool.x.C));
-    return CR_OK;
 }
 
 /* ---- global average pooling ---- */
 
-cr_status cr_ref_avgpool(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(avgpool) {
     struct ref    x = REF_IN(avgpool, x), y = REF_OUT(avgpool, y);
     const int64_t C = x.C, pixels = x.H * x.W;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) {
+    CR_PARALLEL(i, y.elems) {
         double sum = 0;
         for (int64_t m = 0; m < pixels; m++) sum += ref_get(&x, (i / C * pixels + m) * C + i % C);
         ref_put(&y, i, sum / (double)pixels);
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_avgpool_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(avgpool_grad) {
     struct ref    dy = REF_IN(avgpool_grad, dy), dx = REF_OUT(avgpool_grad, dx);
     const int64_t C = dx.C, pixels = dx.H * dx.W;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_get(&dy, i / (pixels * C) * C + i % C) / (double)pixels);
-    return CR_OK;
+    CR_PARALLEL(i, dx.elems) ref_put(&dx, i, ref_get(&dy, i / (pixels * C) * C + i % C) / (double)pixels);
 }
 
 /* ---- option A shortcut (He et al. 2015, section 3.3) ---- */
@@ -179,13 +167,11 @@ static void pad_shortcut_pixel(const struct ref *x, const struct ref *y, int64_t
     }
 }
 
-cr_status cr_ref_pad_shortcut(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(pad_shortcut) {
     const struct cr_conv_attr *a = &call->op->attr.conv;
     struct ref                 x = REF_IN(pad_shortcut, x), y = REF_OUT(pad_shortcut, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.N * y.H; i++)
+    CR_PARALLEL(i, y.N * y.H)
         for (int64_t q = 0; q < y.W; q++) pad_shortcut_pixel(&x, &y, a->stride, a->pad_c, i / y.H, i % y.H, q);
-    return CR_OK;
 }
 
 static void pad_shortcut_grad_pixel(const struct ref *dy, const struct ref *dx, int64_t stride, int64_t pad_c,
@@ -197,13 +183,11 @@ static void pad_shortcut_grad_pixel(const struct ref *dy, const struct ref *dx, 
 
 void cr_ref_shortcut_grad(struct cr_device *device, const struct cr_conv_attr *a, const struct ref *dy,
                           const struct ref *dx) {
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx->N * dx->H; i++)
+    CR_PARALLEL(i, dx->N * dx->H)
         for (int64_t w = 0; w < dx->W; w++)
             pad_shortcut_grad_pixel(dy, dx, a->stride, a->pad_c, i / dx->H, i % dx->H, w);
 }
-cr_status cr_ref_pad_shortcut_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(pad_shortcut_grad) {
     const struct ref dy = REF_IN(pad_shortcut_grad, dy), dx = REF_OUT(pad_shortcut_grad, dx);
     cr_ref_shortcut_grad(device, &call->op->attr.conv, &dy, &dx);
-    return CR_OK;
 }

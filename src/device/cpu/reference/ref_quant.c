@@ -21,29 +21,24 @@ static void quantize_all(struct cr_device *device, const struct cr_call *call, b
     const struct ref x = ref_in(call, 0), scale = ref_in(call, 1), y = ref_out(call, 0);
     const bool       is_signed = call->op->attr.quant.is_signed;
     const double     s         = ref_get(&scale, 0);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) {
+    CR_PARALLEL(i, y.elems) {
         const float q = quantized(ref_get(&x, i), s, lowest(is_signed), highest(is_signed));
         ref_put(&y, i, fake ? (double)(q * (float)s) : (double)q);
     }
 }
 
-cr_status cr_ref_fake_quant(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(fake_quant) {
     quantize_all(device, call, true);
-    return CR_OK;
 }
 
-cr_status cr_ref_quantize(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(quantize) {
     quantize_all(device, call, false);
-    return CR_OK;
 }
 
-cr_status cr_ref_dequantize(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(dequantize) {
     const struct ref x = REF_IN(dequantize, x), scale = REF_IN(dequantize, scale), y = REF_OUT(dequantize, y);
     const float      s = (float)ref_get(&scale, 0);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, (double)((float)ref_get(&x, i) * s));
-    return CR_OK;
+    CR_PARALLEL(i, y.elems) ref_put(&y, i, (double)((float)ref_get(&x, i) * s));
 }
 
 /* ---- filters: one scale for each output channel ---- */
@@ -51,8 +46,7 @@ cr_status cr_ref_dequantize(struct cr_device *device, const struct cr_call *call
 static void quantize_filter(struct cr_device *device, const struct cr_call *call, bool fake) {
     const struct ref w = ref_in(call, 0), scale = ref_in(call, 1), y = ref_out(call, 0);
     const int64_t    row = w.elems / w.N;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < w.N; k++) {
+    CR_PARALLEL(k, w.N) {
         const double s = ref_get(&scale, k);
         for (int64_t i = k * row; i < (k + 1) * row; i++) {
             const float q = quantized(ref_get(&w, i), s, lowest(true), highest(true));
@@ -61,25 +55,21 @@ static void quantize_filter(struct cr_device *device, const struct cr_call *call
     }
 }
 
-cr_status cr_ref_fake_quant_filter(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(fake_quant_filter) {
     quantize_filter(device, call, true);
-    return CR_OK;
 }
 
-cr_status cr_ref_quantize_filter(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(quantize_filter) {
     quantize_filter(device, call, false);
-    return CR_OK;
 }
 
 /* The reference convolution reads the filter itself; a packed filter is a copy. */
-cr_status cr_ref_pack_filter(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(pack_filter) {
     const struct ref w = REF_IN(pack_filter, w), y = REF_OUT(pack_filter, y);
-    (void)device;
     memcpy(y.data, w.data, (size_t)CR_MIN(w.elems, y.elems));
-    return CR_OK;
 }
 
-cr_status cr_ref_qconv_coeffs(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(qconv_coeffs) {
     const struct ref x_scale = REF_IN(qconv_coeffs, x_scale), w_scale = REF_IN(qconv_coeffs, w_scale),
                      scale_bias = REF_IN(qconv_coeffs, scale_bias), bias = REF_IN(qconv_coeffs, bias),
                      y_scale = REF_IN(qconv_coeffs, y_scale), add_scale = REF_IN(qconv_coeffs, add_scale),
@@ -87,7 +77,6 @@ cr_status cr_ref_qconv_coeffs(struct cr_device *device, const struct cr_call *ca
     const float xs = (float)ref_get(&x_scale, 0), ys = y_scale.data ? (float)ref_get(&y_scale, 0) : 1.0f,
                 as  = add_scale.data ? (float)ref_get(&add_scale, 0) : 0.0f;
     const int64_t K = coeffs.C;
-    (void)device;
     for (int64_t k = 0; k < K; k++) {
         const float a = scale_bias.data ? (float)ref_get(&scale_bias, k) : 1.0f;
         const float b = scale_bias.data ? (float)ref_get(&scale_bias, K + k) : (float)ref_get(&bias, k);
@@ -95,7 +84,6 @@ cr_status cr_ref_qconv_coeffs(struct cr_device *device, const struct cr_call *ca
         ref_put(&coeffs, K + k, (double)(b / ys));
         ref_put(&coeffs, 2 * K + k, (double)(as / ys));
     }
-    return CR_OK;
 }
 
 /* ---- the 8-bit convolution ---- */
@@ -138,7 +126,7 @@ static void qconv_element(const struct qconv *v, int64_t i) {
     ref_put(y, i, (double)out);
 }
 
-cr_status cr_ref_qconv(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(qconv) {
     const struct cr_conv_attr *a = &call->op->attr.conv;
     const struct qconv         v = {.x      = REF_IN(qconv, x),
                                     .w      = REF_IN(qconv, w),
@@ -148,9 +136,7 @@ cr_status cr_ref_qconv(struct cr_device *device, const struct cr_call *call) {
                                     .stride = a->stride,
                                     .pad    = a->pad,
                                     .relu   = a->relu};
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < v.y.elems; i++) qconv_element(&v, i);
-    return CR_OK;
+    CR_PARALLEL(i, v.y.elems) qconv_element(&v, i);
 }
 
 /* The 3x3 convolution in front of a pair; its result is in the workspace. Without one, the pair reads x. */
@@ -166,12 +152,11 @@ static struct ref before_pair(struct cr_device *device, const struct cr_call *ca
     if (!w.data) return x;
     v.y.C     = w.N;
     v.y.elems = x.elems / x.C * w.N;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < v.y.elems; i++) qconv_element(&v, i);
+    CR_PARALLEL(i, v.y.elems) qconv_element(&v, i);
     return v.y;
 }
 
-cr_status cr_ref_qconv_pair(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(qconv_pair) {
     const struct ref   y     = REF_OUT(qconv_pair, y);
     const struct qconv first = {.x      = before_pair(device, call),
                                 .w      = REF_IN(qconv_pair, w),
@@ -186,11 +171,8 @@ cr_status cr_ref_qconv_pair(struct cr_device *device, const struct cr_call *call
                                 .y      = REF_OUT(qconv_pair, z),
                                 .stride = 1,
                                 .relu   = true};
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < first.y.elems; i++) qconv_element(&first, i);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < next.y.elems; i++) qconv_element(&next, i);
-    return CR_OK;
+    CR_PARALLEL(i, first.y.elems) qconv_element(&first, i);
+    CR_PARALLEL(i, next.y.elems) qconv_element(&next, i);
 }
 
 /* ---- the stem ---- */
@@ -239,7 +221,7 @@ static void stem_pixel(const struct qstem *v, int64_t i, int64_t P, int64_t Q) {
         }
 }
 
-cr_status cr_ref_qstem(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(qstem) {
     const struct qstem v = {.a      = &call->op->attr.input,
                             .images = REF_IN(qstem, images),
                             .scale  = REF_IN(qstem, scale),
@@ -247,7 +229,5 @@ cr_status cr_ref_qstem(struct cr_device *device, const struct cr_call *call) {
                             .coeffs = REF_IN(qstem, coeffs),
                             .y      = REF_OUT(qstem, y)};
     const int64_t      P = (v.images.H - 1) / 2 + 1, Q = (v.images.W - 1) / 2 + 1; /* of the convolution */
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < v.y.elems / v.y.C; i++) stem_pixel(&v, i, P, Q);
-    return CR_OK;
+    CR_PARALLEL(i, v.y.elems / v.y.C) stem_pixel(&v, i, P, Q);
 }

@@ -19,19 +19,16 @@ static double logit_of(const struct ref *logit, const struct ref *x, int64_t i) 
     return ref_get(logit, i / (x->H * x->W * x->C) * x->C + i % x->C);
 }
 
-cr_status cr_ref_se_scale(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(se_scale) {
     struct ref x = REF_IN(se_scale, x), logit = REF_IN(se_scale, logit), y = REF_OUT(se_scale, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_get(&x, i) * sigmoid(logit_of(&logit, &x, i)));
-    return CR_OK;
+    CR_PARALLEL(i, y.elems) ref_put(&y, i, ref_get(&x, i) * sigmoid(logit_of(&logit, &x, i)));
 }
 
-cr_status cr_ref_se_scale_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(se_scale_grad) {
     struct ref    dy = REF_IN(se_scale_grad, dy), x = REF_IN(se_scale_grad, x), logit = REF_IN(se_scale_grad, logit);
     struct ref    dx = REF_OUT(se_scale_grad, dx), dlogit = REF_OUT(se_scale_grad, dlogit);
     const int64_t C = x.C, pixels = x.H * x.W;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < dlogit.elems; k++) {
+    CR_PARALLEL(k, dlogit.elems) {
         double sum = 0;
         for (int64_t m = 0; m < pixels; m++) {
             const int64_t i = (k / C * pixels + m) * C + k % C;
@@ -39,9 +36,7 @@ cr_status cr_ref_se_scale_grad(struct cr_device *device, const struct cr_call *c
         }
         ref_put(&dlogit, k, sigmoid_slope(ref_get(&logit, k)) * sum);
     }
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_get(&dy, i) * sigmoid(logit_of(&logit, &x, i)));
-    return CR_OK;
+    CR_PARALLEL(i, dx.elems) ref_put(&dx, i, ref_get(&dy, i) * sigmoid(logit_of(&logit, &x, i)));
 }
 
 /* ---- average of 2x2 pixels; at an odd border of the pixels inside the image ---- */
@@ -50,10 +45,9 @@ static int64_t side_of(int64_t p, int64_t size) {
     return CR_MIN(size - 2 * p, (int64_t)2);
 }
 
-cr_status cr_ref_avgpool2x2(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(avgpool2x2) {
     struct ref x = REF_IN(avgpool2x2, x), y = REF_OUT(avgpool2x2, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) {
+    CR_PARALLEL(i, y.elems) {
         const int64_t c = i % y.C, q = i / y.C % y.W, p = i / y.C / y.W % y.H, n = i / y.C / y.W / y.H;
         const int64_t rows = side_of(p, x.H), columns = side_of(q, x.W);
         double        sum = 0;
@@ -62,18 +56,15 @@ cr_status cr_ref_avgpool2x2(struct cr_device *device, const struct cr_call *call
                 sum += ref_get(&x, ((n * x.H + 2 * p + r) * x.W + 2 * q + s) * x.C + c);
         ref_put(&y, i, sum / (double)(rows * columns));
     }
-    return CR_OK;
 }
 
-cr_status cr_ref_avgpool2x2_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(avgpool2x2_grad) {
     struct ref dy = REF_IN(avgpool2x2_grad, dy), dx = REF_OUT(avgpool2x2_grad, dx);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) {
+    CR_PARALLEL(i, dx.elems) {
         const int64_t c = i % dx.C, p = i / dx.C / dx.W % dx.H / 2, q = i / dx.C % dx.W / 2, n = i / dx.C / dx.W / dx.H;
         const double  count = (double)(side_of(p, dx.H) * side_of(q, dx.W));
         ref_put(&dx, i, ref_get(&dy, ((n * dy.H + p) * dy.W + q) * dy.C + c) / count);
     }
-    return CR_OK;
 }
 
 /* ---- anti-aliased subsampling: 3x3 taps with stride 2 over an image with a reflected border ---- */
@@ -88,10 +79,9 @@ static double tap_weight(int tap) {
     return tap == 1 ? 0.5 : 0.25;
 }
 
-cr_status cr_ref_blurpool(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(blurpool) {
     struct ref x = REF_IN(blurpool, x), y = REF_OUT(blurpool, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems / y.C; i++) {
+    CR_PARALLEL(i, y.elems / y.C) {
         const int64_t q = i % y.W, p = i / y.W % y.H, n = i / y.W / y.H;
         int64_t       from[9];
         for (int t = 0; t < 9; t++)
@@ -102,7 +92,6 @@ cr_status cr_ref_blurpool(struct cr_device *device, const struct cr_call *call) 
             ref_put(&y, i * y.C + c, sum);
         }
     }
-    return CR_OK;
 }
 
 /* The sum of the weights with which output p reads pixel h. */
@@ -114,10 +103,9 @@ static double weight_of(int64_t p, int64_t h, int64_t size) {
 }
 
 /* Of the outputs, only h/2 and the next one read pixel h. */
-cr_status cr_ref_blurpool_grad(struct cr_device *device, const struct cr_call *call) {
+REF_KERNEL(blurpool_grad) {
     struct ref dy = REF_IN(blurpool_grad, dy), dx = REF_OUT(blurpool_grad, dx);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems / dx.C; i++) {
+    CR_PARALLEL(i, dx.elems / dx.C) {
         const int64_t w = i % dx.W, h = i / dx.W % dx.H, n = i / dx.W / dx.H;
         double        weight[4];
         int64_t       from[4];
@@ -134,5 +122,4 @@ cr_status cr_ref_blurpool_grad(struct cr_device *device, const struct cr_call *c
             ref_put(&dx, i * dx.C + c, sum);
         }
     }
-    return CR_OK;
 }

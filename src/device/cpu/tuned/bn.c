@@ -118,13 +118,11 @@ CR_BY_LEVEL(void, sums_run, (const float *x, int64_t rows, int64_t width, struct
     }
 }
 
-static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(bn_sums_launch) {
     const struct sums_plan     *plan = call->prepared;
     const float                *x    = call->in[CR_IN_bn_sums_x];
     const struct cr_simd_shape *l    = &plan->shape;
-    (void)device;
-    CR_PARALLEL_FOR(plan->threads)
-    for (int t = 0; t < plan->threads; t++) {
+    CR_THREADS(t, plan->threads) {
         struct sums s = sums_of(plan, call->workspace, t);
         int64_t     begin, end;
         cr_run_of(l->rows, t, plan->threads, &begin, &end);
@@ -138,7 +136,6 @@ static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *
             }
     }
     reduce_threads(plan, call->workspace, call->out[CR_OUT_bn_sums_sums], NULL);
-    return CR_OK;
 }
 
 /* ---- bn_grad_sums: sum g and sum g*(x - mean); rstd is applied when the sums of the threads are added ---- */
@@ -161,9 +158,10 @@ static inline __attribute__((always_inline)) void grad_strip(const float *dy, co
     memcpy(b, q, sizeof q);
 }
 
-static inline __attribute__((always_inline)) void grad_run(const float *dy, const float *x, const float *y,
-                                                           const float *mean, int64_t rows, int64_t width,
-                                                           struct sums *s) {
+CR_BY_LEVEL(void, grad_run,
+            (const float *dy, const float *x, const float *y, const float *mean, int64_t rows, int64_t width,
+             struct sums *s),
+            (dy, x, y, mean, rows, width, s)) {
     for (int64_t r = 0; r < rows; r += BLOCK) {
         int64_t n = CR_MIN((int64_t)BLOCK, rows - r), i = 0, at = r * width;
         for (; i + CR_STRIP <= width; i += CR_STRIP) {
@@ -180,19 +178,6 @@ static inline __attribute__((always_inline)) void grad_run(const float *dy, cons
     }
 }
 
-CR_BY_LEVEL(void, grad_run_plain,
-            (const float *dy, const float *x, const float *mean, int64_t rows, int64_t width, struct sums *s),
-            (dy, x, mean, rows, width, s)) {
-    grad_run(dy, x, NULL, mean, rows, width, s);
-}
-
-CR_BY_LEVEL(void, grad_run_masked,
-            (const float *dy, const float *x, const float *y, const float *mean, int64_t rows, int64_t width,
-             struct sums *s),
-            (dy, x, y, mean, rows, width, s)) {
-    grad_run(dy, x, y, mean, rows, width, s);
-}
-
 static void grad_tail(const float *dy, const float *x, const float *y, const float *mean, int64_t count,
                       struct sums *s) {
     for (int64_t i = 0; i < count; i++) {
@@ -202,29 +187,23 @@ static void grad_tail(const float *dy, const float *x, const float *y, const flo
     }
 }
 
-static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(bn_grad_sums_launch) {
     const struct sums_plan     *plan = call->prepared;
     const struct cr_simd_shape *l    = &plan->shape;
     const float                *dy = call->in[CR_IN_bn_grad_sums_dy], *x = call->in[CR_IN_bn_grad_sums_x];
     const float                *y = call->in[CR_IN_bn_grad_sums_y], *mean_rstd = call->in[CR_IN_bn_grad_sums_mean_rstd];
     float                      *mean = shared_row(plan, call->workspace);
-    (void)device;
     cr_simd_broadcast(l, mean_rstd, mean);
-    CR_PARALLEL_FOR(plan->threads)
-    for (int t = 0; t < plan->threads; t++) {
+    CR_THREADS(t, plan->threads) {
         struct sums s = sums_of(plan, call->workspace, t);
         int64_t     begin, end;
         cr_run_of(l->rows, t, plan->threads, &begin, &end);
         int64_t at = begin * l->width, done = l->rows * l->width;
         sums_clear(&s, l->width);
-        if (y)
-            grad_run_masked(dy + at, x + at, y + at, mean, end - begin, l->width, &s);
-        else
-            grad_run_plain(dy + at, x + at, mean, end - begin, l->width, &s);
+        grad_run(dy + at, x + at, y ? y + at : NULL, mean, end - begin, l->width, &s);
         if (t == plan->threads - 1) grad_tail(dy + done, x + done, y ? y + done : NULL, mean, l->tail, &s);
     }
     reduce_threads(plan, call->workspace, call->out[CR_OUT_bn_grad_sums_grad_sums], mean_rstd + l->channels);
-    return CR_OK;
 }
 
 #define SUMS_KERNEL(kind, ...)                                                                                         \

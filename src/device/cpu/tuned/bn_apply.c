@@ -30,87 +30,72 @@ enum add_kind { ADD_NONE, ADD_PLAIN, ADD_AFFINE };
 
 struct apply_call {
     const float *x, *add, *scale, *bias, *add_scale, *add_bias; /* coefficients: one row each */
-    float       *y;
+    float       *y, least;                                      /* least: 0 for a ReLU, else -INFINITY */
     bool         stream; /* non-temporal stores: y is large and is not one of the inputs */
 };
 
 static inline __attribute__((always_inline)) float apply_one(const struct apply_call *a, int64_t at, int64_t i,
-                                                             enum add_kind add, bool relu) {
+                                                             enum add_kind add) {
     float v = a->x[at] * a->scale[i] + a->bias[i];
     if (add == ADD_PLAIN) v += a->add[at];
     if (add == ADD_AFFINE) v += a->add[at] * a->add_scale[i] + a->add_bias[i];
-    return relu && v < 0 ? 0.0f : v; /* NaN stays NaN */
+    return v < a->least ? a->least : v; /* NaN stays NaN */
 }
 
 static inline __attribute__((always_inline)) void apply_rows(const struct apply_call *a, int64_t begin, int64_t end,
-                                                             int64_t width, enum add_kind add, bool relu) {
+                                                             int64_t width, enum add_kind add) {
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * width, i = 0;
         for (; i + CR_STRIP <= width; i += CR_STRIP) {
             float v[CR_STRIP]; /* y may be x or add, so the strip is read before it is written */
             cr_strip_prefetch(a->x + at + i);
             if (add != ADD_NONE) cr_strip_prefetch(a->add + at + i);
-            for (int k = 0; k < CR_STRIP; k++) v[k] = apply_one(a, at + i + k, i + k, add, relu);
+            for (int k = 0; k < CR_STRIP; k++) v[k] = apply_one(a, at + i + k, i + k, add);
             cr_strip_store(a->y + at + i, v, a->stream);
         }
-        for (; i < width; i++) a->y[at + i] = apply_one(a, at + i, i, add, relu);
+        for (; i < width; i++) a->y[at + i] = apply_one(a, at + i, i, add);
     }
     cr_strip_fence(a->stream);
 }
 
-#define APPLY_VARIANT(name, add, relu)                                                                                 \
-    CR_BY_LEVEL(void, name, (const struct apply_call *a, int64_t begin, int64_t end, int64_t width),                   \
-                (a, begin, end, width)) {                                                                              \
-        apply_rows(a, begin, end, width, add, relu);                                                                   \
+CR_BY_LEVEL(void, apply, (const struct apply_call *a, int64_t begin, int64_t end, int64_t width, enum add_kind add),
+            (a, begin, end, width, add)) {
+    switch (add) {
+    case ADD_NONE: apply_rows(a, begin, end, width, ADD_NONE); break;
+    case ADD_PLAIN: apply_rows(a, begin, end, width, ADD_PLAIN); break;
+    case ADD_AFFINE: apply_rows(a, begin, end, width, ADD_AFFINE); break;
     }
-APPLY_VARIANT(apply_none, ADD_NONE, false)
-APPLY_VARIANT(apply_none_relu, ADD_NONE, true)
-APPLY_VARIANT(apply_plain, ADD_PLAIN, false)
-APPLY_VARIANT(apply_plain_relu, ADD_PLAIN, true)
-APPLY_VARIANT(apply_affine, ADD_AFFINE, false)
-APPLY_VARIANT(apply_affine_relu, ADD_AFFINE, true)
-
-typedef void apply_function(const struct apply_call *a, int64_t begin, int64_t end, int64_t width);
-
-static apply_function *choose(enum add_kind add, bool relu) {
-    if (add == ADD_NONE) return relu ? apply_none_relu : apply_none;
-    if (add == ADD_PLAIN) return relu ? apply_plain_relu : apply_plain;
-    return relu ? apply_affine_relu : apply_affine;
 }
 
-static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(bn_apply_launch) {
     const struct affine_plan   *plan       = call->prepared;
     const struct cr_simd_shape *l          = &plan->shape;
     const float                *scale_bias = call->in[CR_IN_bn_apply_scale_bias],
                 *add_scale_bias            = call->in[CR_IN_bn_apply_add_scale_bias];
     float            *rows                 = call->workspace;
     int64_t           w = l->width, C = l->channels;
-    struct apply_call a    = {.x         = call->in[CR_IN_bn_apply_x],
-                              .add       = call->in[CR_IN_bn_apply_add],
-                              .y         = call->out[CR_OUT_bn_apply_y],
-                              .scale     = rows,
-                              .bias      = rows + w,
-                              .add_scale = rows + 2 * w,
-                              .add_bias  = rows + 3 * w};
-    enum add_kind     add  = !a.add ? ADD_NONE : add_scale_bias ? ADD_AFFINE : ADD_PLAIN;
-    bool              relu = call->op->attr.bn.relu;
-    (void)device;
-    a.stream = plan->stream && a.y != a.x && a.y != a.add;
+    struct apply_call a   = {.x         = call->in[CR_IN_bn_apply_x],
+                             .add       = call->in[CR_IN_bn_apply_add],
+                             .y         = call->out[CR_OUT_bn_apply_y],
+                             .least     = call->op->attr.bn.relu ? 0 : -INFINITY,
+                             .scale     = rows,
+                             .bias      = rows + w,
+                             .add_scale = rows + 2 * w,
+                             .add_bias  = rows + 3 * w};
+    enum add_kind     add = !a.add ? ADD_NONE : add_scale_bias ? ADD_AFFINE : ADD_PLAIN;
+    a.stream              = plan->stream && a.y != a.x && a.y != a.add;
     cr_simd_broadcast(l, scale_bias, rows);
     cr_simd_broadcast(l, scale_bias + C, rows + w);
     if (add_scale_bias) {
         cr_simd_broadcast(l, add_scale_bias, rows + 2 * w);
         cr_simd_broadcast(l, add_scale_bias + C, rows + 3 * w);
     }
-    apply_function *run = choose(add, relu);
-    CR_PARALLEL_FOR(plan->threads)
-    for (int t = 0; t < plan->threads; t++) {
+    CR_THREADS(t, plan->threads) {
         int64_t begin, end;
         cr_run_of(l->rows, t, plan->threads, &begin, &end);
-        run(&a, begin, end, w);
+        apply(&a, begin, end, w, add);
     }
-    for (int64_t i = 0; i < l->tail; i++) a.y[l->rows * w + i] = apply_one(&a, l->rows * w + i, i, add, relu);
-    return CR_OK;
+    for (int64_t i = 0; i < l->tail; i++) a.y[l->rows * w + i] = apply_one(&a, l->rows * w + i, i, add);
 }
 
 /* ---- bn_grad_apply: dx = a*g + b*x + c ---- */
@@ -143,16 +128,15 @@ static inline __attribute__((always_inline)) void grad_rows(const struct grad_ca
     }
 }
 
-CR_BY_LEVEL(void, grad_plain, (const struct grad_call *k, int64_t begin, int64_t end, int64_t width),
+CR_BY_LEVEL(void, grad, (const struct grad_call *k, int64_t begin, int64_t end, int64_t width),
             (k, begin, end, width)) {
-    grad_rows(k, begin, end, width, false);
-}
-CR_BY_LEVEL(void, grad_masked, (const struct grad_call *k, int64_t begin, int64_t end, int64_t width),
-            (k, begin, end, width)) {
-    grad_rows(k, begin, end, width, true);
+    if (k->y)
+        grad_rows(k, begin, end, width, true);
+    else
+        grad_rows(k, begin, end, width, false);
 }
 
-static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(bn_grad_apply_launch) {
     const struct affine_plan   *plan   = call->prepared;
     const struct cr_simd_shape *l      = &plan->shape;
     const float                *coeffs = call->in[CR_IN_bn_grad_apply_coeffs];
@@ -165,19 +149,13 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
                                      .a  = rows,
                                      .b  = rows + w,
                                      .c  = rows + 2 * w};
-    (void)device;
     for (int i = 0; i < 3; i++) cr_simd_broadcast(l, coeffs + i * C, rows + i * w);
-    CR_PARALLEL_FOR(plan->threads)
-    for (int t = 0; t < plan->threads; t++) {
+    CR_THREADS(t, plan->threads) {
         int64_t begin, end;
         cr_run_of(l->rows, t, plan->threads, &begin, &end);
-        if (k.y)
-            grad_masked(&k, begin, end, w);
-        else
-            grad_plain(&k, begin, end, w);
+        grad(&k, begin, end, w);
     }
     for (int64_t i = 0; i < l->tail; i++) k.dx[l->rows * w + i] = grad_one(&k, l->rows * w + i, i, k.y != NULL);
-    return CR_OK;
 }
 
 /* ---- channel_scale ---- */
@@ -189,21 +167,18 @@ CR_BY_LEVEL(void, scale_rows,
         for (int64_t i = 0; i < width; i++) dx[r * width + i] = dy[r * width + i] * scale[i];
 }
 
-static cr_status channel_scale_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(channel_scale_launch) {
     const struct affine_plan   *plan  = call->prepared;
     const struct cr_simd_shape *l     = &plan->shape;
     const float                *dy    = call->in[CR_IN_channel_scale_dy];
     float                      *scale = call->workspace, *dx = call->out[CR_OUT_channel_scale_dx];
-    (void)device;
     cr_simd_broadcast(l, call->in[CR_IN_channel_scale_scale_bias], scale);
-    CR_PARALLEL_FOR(plan->threads)
-    for (int t = 0; t < plan->threads; t++) {
+    CR_THREADS(t, plan->threads) {
         int64_t begin, end;
         cr_run_of(l->rows, t, plan->threads, &begin, &end);
         scale_rows(dy, scale, dx, begin, end, l->width);
     }
     for (int64_t i = l->rows * l->width; i < l->rows * l->width + l->tail; i++) dx[i] = dy[i] * scale[i % l->width];
-    return CR_OK;
 }
 
 /* ---- fold_bn: into the filter of the convolution before ---- */
@@ -213,12 +188,11 @@ CR_BY_LEVEL(void, scale_filter, (const float *w, float scale, float *y, int64_t 
 }
 
 /* Programs of other types keep the parameters in f32. */
-static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(fold_bn_accepts) {
     return p->tensor[op->out[CR_OUT_fold_bn_y]].dtype == CR_F32;
 }
 
-static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(fold_bn_launch) {
     const struct cr_tensor *filter = &call->program->tensor[call->op->in[CR_IN_fold_bn_w]];
     const int64_t           K = filter->dim[0], elems = cr_tensor_elems(filter) / K;
     const float            *w    = call->in[CR_IN_fold_bn_w];            /* [K,R,S,C] */
@@ -227,13 +201,11 @@ static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *
     const float            *beta = call->in[CR_IN_fold_bn_beta];
     float                  *y    = call->out[CR_OUT_fold_bn_y]; /* [K,R,S,C] */
     float                  *bias = call->out[CR_OUT_fold_bn_bias];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < K; k++) {
+    CR_PARALLEL(k, K) {
         const double scale = (double)gamma[k] / sqrt((double)var[k] + (double)call->op->attr.bn.eps);
         bias[k]            = (float)((double)beta[k] - (double)mean[k] * scale);
         scale_filter(w + k * elems, (float)scale, y + k * elems, elems);
     }
-    return CR_OK;
 }
 
 #define AFFINE_KERNEL(kind, ...)                                                                                       \

@@ -22,9 +22,7 @@ static inline void cr_copy_old(void *out, const void *in, size_t bytes) {
 }
 
 /* cr_kernel.accepts of ops on whole buffers of an f32 store with the values in the first slot. */
-static inline bool cr_accepts_buffers(const struct cr_device *device, const struct cr_program *p,
-                                      const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(cr_accepts_buffers) {
     const struct cr_tensor *value = &p->tensor[op->in[CR_IN_sgd_value]];
     return p->store && p->store->real == CR_F32 && value->buffer == CR_BUFFER_VALUE &&
            cr_tensor_elems(value) == p->store->value_elems;

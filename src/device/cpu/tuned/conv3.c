@@ -99,8 +99,7 @@ CR_BY_LEVEL(void, output_row, (const struct row_call *v), (v)) {
 static cr_status run(struct cr_device *device, const struct cr_tensor *image, const float *x, const float *packed,
                      float *y) {
     const int64_t H = image->dim[1], W = image->dim[2], rows = image->dim[0] * H, by = W * CHANNELS;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++) {
+    CR_PARALLEL(i, rows) {
         const float    *at = x + i * by;
         struct row_call v  = {.row    = {i % H ? at - by : NULL, at, i % H + 1 < H ? at + by : NULL},
                               .packed = packed,
@@ -112,8 +111,7 @@ static cr_status run(struct cr_device *device, const struct cr_tensor *image, co
 }
 
 /* The filter in the order in which tiles read it. */
-static size_t packed_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
+CR_CPU_WORKSPACE(packed_bytes) {
     return p->tensor[op->in[op->kind == CR_OP_conv ? CR_IN_conv_w : CR_IN_conv_dgrad_w]].bytes;
 }
 

@@ -82,17 +82,14 @@ static void reduce_threads(const struct shape *v, const float *workspace, float 
     }
 }
 
-static size_t sums_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)p;
-    (void)op;
+CR_CPU_WORKSPACE(sums_bytes) {
     return (size_t)cr_cpu_threads(device) * FILTER * sizeof(float);
 }
 
-static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(conv3_wgrad_launch) {
     struct shape v = shape_of(device, call->program, call->op);
     const float *x = call->in[CR_IN_conv_wgrad_x], *dy = call->in[CR_IN_conv_wgrad_dy];
-    CR_PARALLEL_FOR(v.threads)
-    for (int t = 0; t < v.threads; t++) {
+    CR_THREADS(t, v.threads) {
         float  *sums = (float *)call->workspace + (int64_t)t * FILTER;
         int64_t begin, end;
         cr_run_of(v.images, t, v.threads, &begin, &end);
@@ -101,7 +98,6 @@ static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_ca
             add_image(&v, x + n * v.H * v.W * CHANNELS, dy + n * v.H * v.W * CHANNELS, sums);
     }
     reduce_threads(&v, call->workspace, call->out[CR_OUT_conv_wgrad_dw], call->op->attr.conv.accumulate);
-    return CR_OK;
 }
 
 const struct cr_kernel cr_cpu_conv3_wgrad_kernels[] = {{CR_KERNEL("cpu.conv3_wgrad", conv_wgrad, CR_MATH_F32),

@@ -44,12 +44,10 @@ static void forward_class(const struct cr_call *call, int64_t N, int64_t C, int6
     for (; n < N; n++) y[n * K + k] = dot(x + n * C, w, C) + bias;
 }
 
-static cr_status dense_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(dense_launch) {
     const struct cr_tensor *x = &call->program->tensor[call->op->in[CR_IN_dense_x]];
     const int64_t N = x->dim[0], C = x->dim[3], K = call->program->tensor[call->op->out[CR_OUT_dense_y]].dim[3];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < K; k++) forward_class(call, N, C, K, k);
-    return CR_OK;
+    CR_PARALLEL(k, K) forward_class(call, N, C, K, k);
 }
 
 /* ---- gradients: sums of rows, each times a factor ---- */
@@ -100,13 +98,12 @@ static void add_rows(struct rows_sum s, float *out, int64_t width, bool add, int
 }
 
 /* Each thread computes a range of C for all images, so that it reads its part of the weights once. */
-static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(dense_dgrad_launch) {
     const struct cr_tensor *dx = &call->program->tensor[call->op->out[CR_OUT_dense_dgrad_dx]];
     const int64_t           N = dx->dim[0], C = dx->dim[3], blocks = (C + LANES - 1) / LANES;
     const int64_t           K     = call->program->tensor[call->op->in[CR_IN_dense_dgrad_dy]].dim[3];
     const int               parts = cr_cpu_threads(device);
-    CR_PARALLEL_FOR(parts)
-    for (int t = 0; t < parts; t++) {
+    CR_THREADS(t, parts) {
         int64_t begin, end;
         cr_run_of(blocks, t, parts, &begin, &end);
         begin *= LANES;
@@ -120,14 +117,12 @@ static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_ca
                 add_rows(s, (float *)call->out[CR_OUT_dense_dgrad_dx] + n * C + begin, end - begin, false, k, K);
             }
     }
-    return CR_OK;
 }
 
-static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(dense_wgrad_launch) {
     const struct cr_tensor *x = &call->program->tensor[call->op->in[CR_IN_dense_wgrad_x]];
     const int64_t N = x->dim[0], C = x->dim[3], K = call->program->tensor[call->op->out[CR_OUT_dense_wgrad_dw]].dim[0];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < K; k++)
+    CR_PARALLEL(k, K)
         for (int64_t n = 0; n < N; n += GROUP) {
             struct rows_sum s = {.rows          = call->in[CR_IN_dense_wgrad_x],
                                  .row_stride    = C,
@@ -135,7 +130,6 @@ static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_ca
                                  .factor_stride = K};
             add_rows(s, (float *)call->out[CR_OUT_dense_wgrad_dw] + k * C, C, call->op->attr.dense.accumulate, n, N);
         }
-    return CR_OK;
 }
 
 const struct cr_kernel cr_cpu_dense_kernels[] = {CR_CPU_KERNEL(dense, CR_MATH_F32),

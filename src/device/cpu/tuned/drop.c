@@ -15,7 +15,7 @@ static bool keeps(const struct cr_call *call, uint32_t threshold, int64_t at) {
            threshold;
 }
 
-static cr_status drop_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(drop_launch) {
     const struct cr_drop_attr *a      = &call->op->attr.drop;
     const struct cr_tensor    *t      = &call->program->tensor[call->op->in[CR_IN_drop_x]];
     const float               *x      = call->in[CR_IN_drop_x];
@@ -23,8 +23,7 @@ static cr_status drop_launch(struct cr_device *device, const struct cr_call *cal
     const int64_t              images = t->dim[0], elems = cr_tensor_elems(t) / images, first = call->step->first_image;
     const uint32_t             threshold = cr_drop_threshold(a);
     const float                scale     = cr_drop_scale(a);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t n = 0; n < images; n++) {
+    CR_PARALLEL(n, images) {
         const float *from = x + n * elems;
         float       *to   = y + n * elems;
         if (!a->images)
@@ -35,7 +34,6 @@ static cr_status drop_launch(struct cr_device *device, const struct cr_call *cal
         else
             memset(to, 0, (size_t)elems * sizeof *to);
     }
-    return CR_OK;
 }
 
 const struct cr_kernel cr_cpu_drop_kernels[] = {CR_CPU_KERNEL(drop, CR_MATH_F32), {0}};

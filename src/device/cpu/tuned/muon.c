@@ -42,19 +42,11 @@ static int64_t floats_of(const struct cr_param *q) {
     return 2 * x.rows * (x.length + 2 * x.square);
 }
 
-static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                         size_t *workspace_bytes) {
+CR_CPU_WORKSPACE(workspace) {
     int64_t most = 0;
-    (void)device, (void)op;
     for (int k = 0; k < p->store->params; k++)
         if (cr_muon_has_direction(&p->store->param[k])) most = CR_MAX(most, floats_of(&p->store->param[k]));
-    *prepared        = NULL;
-    *workspace_bytes = (size_t)most * sizeof(float);
-    return CR_OK;
-}
-
-static void release(void *prepared) {
-    (void)prepared;
+    return (size_t)most * sizeof(float);
 }
 
 /* ---- products ---- */
@@ -97,8 +89,7 @@ CR_BY_LEVEL(void, tile, (const float *p, int64_t square, const float *x, int64_t
 /* to = P X; the rows of X, as of `to`, have `length` elements. */
 static void multiply(int threads, const struct matrix *m, const float *p, const float *x, int64_t length, float *to) {
     const int64_t columns = length / WIDTH, tiles = columns * (m->rows / ROWS);
-    CR_PARALLEL_FOR(threads)
-    for (int64_t t = 0; t < tiles; t++) {
+    CR_PARALLEL_BY(threads, int64_t, t, tiles) {
         const int64_t i = t % (m->rows / ROWS) * ROWS, j = t / (m->rows / ROWS) * WIDTH;
         tile(p + i * m->square, m->square, x + j, length, m->rows, to + i * length + j);
     }
@@ -107,8 +98,7 @@ static void multiply(int threads, const struct matrix *m, const float *p, const 
 /* A = X X', of which the upper half is computed. */
 static void square(int threads, const struct matrix *m) {
     const int64_t blocks = m->rows / ROWS;
-    CR_PARALLEL_FOR(threads)
-    for (int64_t t = 0; t < blocks * blocks; t++) {
+    CR_PARALLEL_BY(threads, int64_t, t, blocks * blocks) {
         const int64_t i = t / blocks * ROWS, j = t % blocks * ROWS;
         if (j < i) continue;
         float *to = m->a + i * m->square + j;
@@ -193,14 +183,12 @@ static void direction_of(int threads, const struct input *in, const struct cr_pa
     input_run(in, q->offset, q->elems, y);
     if (in->mask) cr_mask_run(y, in->mask + q->offset / 8, q->elems);
     const double inverse = inverse_norm(y, q->elems);
-    CR_PARALLEL_FOR(threads)
-    for (int64_t i = 0; i < q->elems; i++) m.x[place_of(q, &m, i)] = (float)((double)y[i] * inverse);
+    CR_PARALLEL_BY(threads, int64_t, i, q->elems) m.x[place_of(q, &m, i)] = (float)((double)y[i] * inverse);
     iterate_all(threads, &m);
-    CR_PARALLEL_FOR(threads)
-    for (int64_t i = 0; i < q->elems; i++) y[i] = m.x[place_of(q, &m, i)];
+    CR_PARALLEL_BY(threads, int64_t, i, q->elems) y[i] = m.x[place_of(q, &m, i)];
 }
 
-static cr_status launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(launch) {
     const struct cr_param_store *store = call->program->store;
     const struct cr_step_block  *step  = call->step;
     const float                 *norm  = call->in[CR_IN_muon_direction_norm];
@@ -208,7 +196,7 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     float                       *y     = call->out[CR_OUT_muon_direction_y];
     double                       clip  = 1;
     memset(y, 0, (size_t)store->value_elems * sizeof *y);
-    if (norm[1] != 0) return CR_OK;
+    if (norm[1] != 0) return;
     if (step->clip_norm > 0) clip = fmin(1, (double)step->clip_norm / (sqrt((double)norm[0]) + 1e-6));
     const struct input in = {.grad     = call->in[CR_IN_muon_direction_grad],
                              .momentum = call->in[CR_IN_muon_direction_momentum],
@@ -220,11 +208,9 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
         const struct cr_param *q = &store->param[k];
         if (cr_muon_has_direction(q)) direction_of(cr_cpu_threads(device), &in, q, call->workspace, y + q->offset);
     }
-    return CR_OK;
 }
 
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(accepts) {
     const struct cr_tensor *grad = &p->tensor[op->in[CR_IN_muon_direction_grad]];
     return p->store && p->store->real == CR_F32 && grad->buffer == CR_BUFFER_GRAD &&
            cr_tensor_elems(grad) == p->store->value_elems;
@@ -232,6 +218,5 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
 
 const struct cr_kernel cr_cpu_muon_kernels[] = {{CR_KERNEL("cpu.muon_direction", muon_direction, CR_MATH_F32),
                                                  .dtypes = CR_TYPES_F32, .optional_in = CR_IN_BIT(muon_direction, mask),
-                                                 .accepts = accepts, .prepare = prepare, .launch = launch,
-                                                 .release = release},
+                                                 .accepts = accepts, .workspace = workspace, .launch = launch},
                                                 {0}};

@@ -10,21 +10,6 @@
 enum { BLOCK = 1024 };
 _Static_assert(CR_STRIP % 8 == 0, "a strip must begin at a byte of the mask");
 
-struct buffer_plan {
-    int threads;
-};
-
-static cr_status buffer_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                void **prepared, size_t *workspace_bytes) {
-    struct buffer_plan *plan;
-    (void)p;
-    CR_ALLOC(plan, 1);
-    plan->threads    = cr_cpu_threads(device);
-    *workspace_bytes = op->kind == CR_OP_grad_norm ? (size_t)plan->threads * CR_STRIP * sizeof(double) : 0;
-    *prepared        = plan;
-    return CR_OK;
-}
-
 /* ---- grad_norm ---- */
 
 /* Sum of squares. A block whose sum in float overflows or underflows is summed again in double. */
@@ -47,27 +32,29 @@ CR_BY_LEVEL(double, squares, (const float *g, int64_t count), (g, count)) {
     return sum;
 }
 
-static cr_status grad_norm_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct buffer_plan *plan = call->prepared;
-    const struct cr_tensor   *t    = &call->program->tensor[call->op->in[CR_IN_grad_norm_grad]];
-    const float              *grad = call->in[CR_IN_grad_norm_grad], *metrics = call->in[CR_IN_grad_norm_metrics];
-    const double             *state   = call->in[CR_IN_grad_norm_state];
-    float                    *norm    = call->out[CR_OUT_grad_norm_norm];
-    double                   *partial = call->workspace, sum = 0, scale = state[CR_STATE_LOSS_SCALE];
-    int64_t                   strips = cr_tensor_elems(t) / CR_STRIP;
-    (void)device;
-    CR_PARALLEL_FOR(plan->threads)
-    for (int k = 0; k < plan->threads; k++) {
+/* A sum for each thread. */
+CR_CPU_WORKSPACE(grad_norm_workspace) {
+    return (size_t)cr_cpu_threads(device) * CR_STRIP * sizeof(double);
+}
+
+CR_CPU_LAUNCH(grad_norm_launch) {
+    const int               threads = cr_cpu_threads(device);
+    const struct cr_tensor *t       = &call->program->tensor[call->op->in[CR_IN_grad_norm_grad]];
+    const float            *grad = call->in[CR_IN_grad_norm_grad], *metrics = call->in[CR_IN_grad_norm_metrics];
+    const double           *state   = call->in[CR_IN_grad_norm_state];
+    float                  *norm    = call->out[CR_OUT_grad_norm_norm];
+    double                 *partial = call->workspace, sum = 0, scale = state[CR_STATE_LOSS_SCALE];
+    int64_t                 strips = cr_tensor_elems(t) / CR_STRIP;
+    CR_THREADS(k, threads) {
         int64_t begin, end;
-        cr_run_of(strips, k, plan->threads, &begin, &end);
-        int64_t last                  = k == plan->threads - 1 ? cr_tensor_elems(t) : end * CR_STRIP;
+        cr_run_of(strips, k, threads, &begin, &end);
+        int64_t last                  = k == threads - 1 ? cr_tensor_elems(t) : end * CR_STRIP;
         partial[(size_t)k * CR_STRIP] = squares(grad + begin * CR_STRIP, last - begin * CR_STRIP);
     }
-    for (int k = 0; k < plan->threads; k++) sum += partial[(size_t)k * CR_STRIP];
+    for (int k = 0; k < threads; k++) sum += partial[(size_t)k * CR_STRIP];
     sum /= scale * scale;
     norm[0] = (float)sum;
     norm[1] = isfinite(sum) && isfinite(metrics[0]) ? 0.0f : 1.0f;
-    return CR_OK;
 }
 
 /* ---- norms of parameters ---- */
@@ -77,21 +64,18 @@ static bool is_trained(const struct cr_param *q) {
 }
 
 /* One thread computes each sum in order, so the result does not depend on the number of threads. */
-static cr_status param_norms_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct buffer_plan    *plan  = call->prepared;
-    const struct cr_param_store *store = call->program->store;
+CR_CPU_LAUNCH(param_norms_launch) {
+    const int                    threads = cr_cpu_threads(device);
+    const struct cr_param_store *store   = call->program->store;
     const float                 *value = call->in[CR_IN_param_norms_value], *grad = call->in[CR_IN_param_norms_grad];
     const double                 scale = ((const double *)call->in[CR_IN_param_norms_state])[CR_STATE_LOSS_SCALE];
     float                       *norms = call->out[CR_OUT_param_norms_norms];
-    (void)device;
-    CR_PARALLEL_FOR(plan->threads)
-    for (int t = 0; t < plan->threads; t++)
-        for (int k = t; k < store->params; k += plan->threads) {
+    CR_THREADS(t, threads)
+        for (int k = t; k < store->params; k += threads) {
             const struct cr_param *q = &store->param[k];
             norms[2 * k]             = is_trained(q) ? (float)squares(value + q->offset, q->elems) : 0;
             norms[2 * k + 1] = is_trained(q) ? (float)(squares(grad + q->offset, q->elems) / (scale * scale)) : 0;
         }
-    return CR_OK;
 }
 
 /* ---- update rules ---- */
@@ -256,13 +240,12 @@ static struct update update_of(const struct cr_call *call, const double *state) 
 }
 
 /* For all update rules, which have the common slots at the same indices. */
-static cr_status update_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct buffer_plan *plan  = call->prepared;
-    const int64_t             elems = call->program->store->value_elems;
-    const size_t              bytes = (size_t)elems * sizeof(float);
-    double                   *state = call->out[CR_OUT_sgd_state];
-    const bool                good  = ((const float *)call->in[CR_IN_sgd_norm])[1] == 0;
-    (void)device;
+CR_CPU_LAUNCH(update_launch) {
+    const int     threads = cr_cpu_threads(device);
+    const int64_t elems   = call->program->store->value_elems;
+    const size_t  bytes   = (size_t)elems * sizeof(float);
+    double       *state   = call->out[CR_OUT_sgd_state];
+    const bool    good    = ((const float *)call->in[CR_IN_sgd_norm])[1] == 0;
     cr_copy_old(call->out[CR_OUT_sgd_value], call->in[CR_IN_sgd_value], bytes);
     cr_copy_old(call->out[CR_OUT_sgd_momentum], call->in[CR_IN_sgd_momentum], bytes);
     cr_copy_old(state, call->in[CR_IN_sgd_state], CR_STATE_COUNT * sizeof(double));
@@ -270,14 +253,12 @@ static cr_status update_launch(struct cr_device *device, const struct cr_call *c
     struct update u = update_of(call, state);
     u.w             = call->out[CR_OUT_sgd_value];
     u.m             = call->out[CR_OUT_sgd_momentum];
-    CR_PARALLEL_FOR(plan->threads)
-    for (int k = 0; k < plan->threads; k++) {
+    CR_THREADS(k, threads) {
         int64_t begin, end;
-        cr_run_of(elems / CR_STRIP, k, plan->threads, &begin, &end);
+        cr_run_of(elems / CR_STRIP, k, threads, &begin, &end);
         if (good) update_part(&u, begin * CR_STRIP, end * CR_STRIP);
     }
     cr_cpu_count_update(state, good, u.attr);
-    return CR_OK;
 }
 
 /* ---- the norms of LAMB ---- */
@@ -307,19 +288,17 @@ CR_BY_LEVEL(double, lamb_squares,
 }
 
 /* One thread computes each sum in order, as in param_norms. */
-static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct buffer_plan    *plan  = call->prepared;
-    const struct cr_param_store *store = call->program->store;
+CR_CPU_LAUNCH(lamb_norms_launch) {
+    const int                    threads = cr_cpu_threads(device);
+    const struct cr_param_store *store   = call->program->store;
     const float                 *value = call->in[CR_IN_lamb_norms_value], *grad = call->in[CR_IN_lamb_norms_grad],
                 *momentum = call->in[CR_IN_lamb_norms_momentum], *second = call->in[CR_IN_lamb_norms_second];
     const bool    good  = ((const float *)call->in[CR_IN_lamb_norms_norm])[1] == 0;
     float        *norms = call->out[CR_OUT_lamb_norms_norms];
     struct update u     = update_of(call, call->in[CR_IN_lamb_norms_state]);
     set_corrections(&u, call->in[CR_IN_lamb_norms_state]);
-    (void)device;
-    CR_PARALLEL_FOR(plan->threads)
-    for (int t = 0; t < plan->threads; t++)
-        for (int k = t; k < store->params; k += plan->threads) {
+    CR_THREADS(t, threads)
+        for (int k = t; k < store->params; k += threads) {
             const struct cr_param *q  = &store->param[k];
             const int64_t          at = q->offset;
             norms[2 * k] = norms[2 * k + 1] = 0;
@@ -329,7 +308,6 @@ static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_cal
                 (float)lamb_squares(value + at, grad + at, momentum + at, second + at, u.mask ? u.mask + at / 8 : NULL,
                                     q->elems, &u, (float)(q->decay ? u.decay : 0));
         }
-    return CR_OK;
 }
 
 /* ---- moving averages ---- */
@@ -346,8 +324,7 @@ CR_BY_LEVEL(void, average_run, (float *restrict mean, const float *restrict now,
 
 static void average(int threads, float *mean, const float *now, const uint8_t *mask, int64_t elems, double decay) {
     const int64_t strips = (elems + CR_STRIP - 1) / CR_STRIP;
-    CR_PARALLEL_FOR(threads)
-    for (int k = 0; k < threads; k++) {
+    CR_THREADS(k, threads) {
         int64_t begin, end;
         cr_run_of(strips, k, threads, &begin, &end);
         begin *= CR_STRIP;
@@ -357,7 +334,7 @@ static void average(int threads, float *mean, const float *now, const uint8_t *m
     }
 }
 
-static cr_status ema_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(ema_launch) {
     const int                 threads = cr_cpu_threads(device);
     const struct cr_program  *p       = call->program;
     const struct cr_ema_attr *attr    = &call->op->attr.ema;
@@ -367,25 +344,25 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
     cr_copy_old(call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_averages], (size_t)values * sizeof(float));
     cr_copy_old(call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running_averages],
                 (size_t)running * sizeof(float));
-    if (((const float *)call->in[CR_IN_ema_norm])[1] != 0) return CR_OK;
+    if (((const float *)call->in[CR_IN_ema_norm])[1] != 0) return;
     const double d = t <= 1 ? 0 : attr->warmup ? fmin(attr->decay, 1 - pow(t, -2.0 / 3)) : attr->decay;
     average(threads, call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_value], call->in[CR_IN_ema_mask], values, d);
     average(threads, call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running], NULL, running, d);
-    return CR_OK;
 }
 
 /* ---- kernels ---- */
 
 #define KERNEL(kind, launcher, ...)                                                                                    \
-    {                                                                                                                  \
-        CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .prepare = buffer_prepare,                 \
-                                                    .launch = launcher, .release = cr_free, __VA_ARGS__                \
-    }
+    { CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .launch = launcher, __VA_ARGS__ }
 #define BUFFERS_KERNEL(kind, launcher)                                                                                 \
     KERNEL(kind, launcher, .optional_in = CR_IN_BIT(kind, mask), .accepts = cr_accepts_buffers)
-const struct cr_kernel cr_cpu_optim_kernels[] = {
-    KERNEL(grad_norm, grad_norm_launch), KERNEL(param_norms, param_norms_launch, .accepts = cr_accepts_buffers),
-    BUFFERS_KERNEL(sgd, update_launch),  BUFFERS_KERNEL(adamw, update_launch),
-    BUFFERS_KERNEL(lars, update_launch), BUFFERS_KERNEL(lamb, update_launch),
-    BUFFERS_KERNEL(muon, update_launch), BUFFERS_KERNEL(lamb_norms, lamb_norms_launch),
-    BUFFERS_KERNEL(ema, ema_launch),     {0}};
+const struct cr_kernel cr_cpu_optim_kernels[] = {KERNEL(grad_norm, grad_norm_launch, .workspace = grad_norm_workspace),
+                                                 KERNEL(param_norms, param_norms_launch, .accepts = cr_accepts_buffers),
+                                                 BUFFERS_KERNEL(sgd, update_launch),
+                                                 BUFFERS_KERNEL(adamw, update_launch),
+                                                 BUFFERS_KERNEL(lars, update_launch),
+                                                 BUFFERS_KERNEL(lamb, update_launch),
+                                                 BUFFERS_KERNEL(muon, update_launch),
+                                                 BUFFERS_KERNEL(lamb_norms, lamb_norms_launch),
+                                                 BUFFERS_KERNEL(ema, ema_launch),
+                                                 {0}};

@@ -18,49 +18,31 @@ CR_BY_LEVEL(void, add_run, (const float *a, const float *b, float *y, int64_t co
     for (int64_t i = 0; i < count; i++) y[i] = a[i] + b[i];
 }
 
-#define EACH_RUN(device, tensor, begin, count, body)                                                                   \
-    do {                                                                                                               \
-        int64_t elems_ = cr_tensor_elems(tensor);                                                                      \
-        int     parts_ = cr_cpu_threads(device);                                                                       \
-        CR_PARALLEL_FOR(parts_)                                                                                        \
-        for (int t_ = 0; t_ < parts_; t_++) {                                                                          \
-            int64_t begin, end_;                                                                                       \
-            cr_run_of(elems_, t_, parts_, &begin, &end_);                                                              \
-            int64_t count = end_ - begin;                                                                              \
-            body;                                                                                                      \
-        }                                                                                                              \
-    } while (0)
-
 static const struct cr_tensor *output(const struct cr_call *call) {
     return &call->program->tensor[call->op->out[0]];
 }
 
-static cr_status relu_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(relu_launch) {
     const float *x = call->in[CR_IN_relu_x];
     float       *y = call->out[CR_OUT_relu_y];
-    EACH_RUN(device, output(call), i, n, relu_run(x + i, y + i, n));
-    return CR_OK;
+    CR_EACH_RUN(cr_tensor_elems(output(call)), i, n, relu_run(x + i, y + i, n));
 }
 
-static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(relu_grad_launch) {
     const float *dy = call->in[CR_IN_relu_grad_dy], *y = call->in[CR_IN_relu_grad_y];
     float       *dx = call->out[CR_OUT_relu_grad_dx];
-    EACH_RUN(device, output(call), i, n, relu_grad_run(dy + i, y + i, dx + i, n));
-    return CR_OK;
+    CR_EACH_RUN(cr_tensor_elems(output(call)), i, n, relu_grad_run(dy + i, y + i, dx + i, n));
 }
 
-static cr_status add_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(add_launch) {
     const float *a = call->in[CR_IN_add_a], *b = call->in[CR_IN_add_b];
     float       *y = call->out[CR_OUT_add_y];
-    EACH_RUN(device, output(call), i, n, add_run(a + i, b + i, y + i, n));
-    return CR_OK;
+    CR_EACH_RUN(cr_tensor_elems(output(call)), i, n, add_run(a + i, b + i, y + i, n));
 }
 
 /* ---- normalize: a table of 256 values for each channel ---- */
 
-static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    (void)p;
+CR_CPU_ACCEPTS(normalize_accepts) {
     return !op->attr.input.s2d && !op->attr.input.wide;
 }
 
@@ -98,7 +80,7 @@ static void normalize_row(const struct normalize *v, float *y, int64_t row) {
     black_pixels(v, y, to, W);
 }
 
-static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(normalize_launch) {
     const struct cr_input_attr *a    = &call->op->attr.input;
     const struct cr_tensor     *t    = output(call);
     struct normalize            v    = {.images = call->in[CR_IN_normalize_images],
@@ -110,61 +92,24 @@ static cr_status normalize_launch(struct cr_device *device, const struct cr_call
     const int64_t               rows = t->dim[0] * v.H;
     for (int c = 0; c < v.C; c++)
         for (int i = 0; i < 256; i++) v.table[c][i] = (float)((i / 255.0 - (double)a->mean[c]) / (double)a->std[c]);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < rows; row++) normalize_row(&v, y + row * v.W * v.C, row);
-    return CR_OK;
+    CR_PARALLEL(row, rows) normalize_row(&v, y + row * v.W * v.C, row);
 }
 
-/* ---- pad_shortcut: pixels padded with zero channels, and its gradient ---- */
+/* ---- the gradient of pad_shortcut ---- */
 
-struct shortcut {
-    int64_t H, W, C, P, Q, K, images;
-    int     stride, pad;
-};
-
-static struct shortcut shortcut_of(const struct cr_call *call, const struct cr_tensor *small,
-                                   const struct cr_tensor *large) {
-    const struct cr_conv_attr *a = &call->op->attr.conv;
-    return (struct shortcut){.H      = large->dim[1],
-                             .W      = large->dim[2],
-                             .C      = large->dim[3],
-                             .P      = small->dim[1],
-                             .Q      = small->dim[2],
-                             .K      = small->dim[3],
-                             .images = small->dim[0],
-                             .stride = a->stride,
-                             .pad    = a->pad_c};
-}
-
-static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_call *call) {
-    const float    *x = call->in[CR_IN_pad_shortcut_x];
-    float          *y = call->out[CR_OUT_pad_shortcut_y];
-    struct shortcut s = shortcut_of(call, output(call), &call->program->tensor[call->op->in[CR_IN_pad_shortcut_x]]);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < s.images * s.P; row++)
-        for (int64_t q = 0; q < s.Q; q++) {
-            const float *from = x + ((row / s.P * s.H + row % s.P * s.stride) * s.W + q * s.stride) * s.C;
-            float       *to   = y + (row * s.Q + q) * s.K;
-            memset(to, 0, (size_t)s.K * sizeof *to);
-            memcpy(to + s.pad, from, (size_t)s.C * sizeof *to);
-        }
-    return CR_OK;
-}
-
-static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const float    *dy = call->in[CR_IN_pad_shortcut_grad_dy];
-    float          *dx = call->out[CR_OUT_pad_shortcut_grad_dx];
-    struct shortcut s =
-        shortcut_of(call, &call->program->tensor[call->op->in[CR_IN_pad_shortcut_grad_dy]], output(call));
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < s.images * s.H; row++) {
-        float *to = dx + row * s.W * s.C;
-        memset(to, 0, (size_t)(s.W * s.C) * sizeof *to);
-        if (row % s.H % s.stride) continue;
-        const float *from = dy + (row / s.H * s.P + row % s.H / s.stride) * s.Q * s.K + s.pad;
-        for (int64_t q = 0; q < s.Q; q++) memcpy(to + q * s.stride * s.C, from + q * s.K, (size_t)s.C * sizeof *to);
+CR_CPU_LAUNCH(pad_shortcut_grad_launch) {
+    const struct cr_tensor *small = &call->program->tensor[call->op->in[CR_IN_pad_shortcut_grad_dy]];
+    const int64_t H = output(call)->dim[1], W = output(call)->dim[2], C = output(call)->dim[3], P = small->dim[1],
+                  Q = small->dim[2], K = small->dim[3], stride = call->op->attr.conv.stride;
+    const float *dy = (const float *)call->in[CR_IN_pad_shortcut_grad_dy] + call->op->attr.conv.pad_c;
+    float       *dx = call->out[CR_OUT_pad_shortcut_grad_dx];
+    CR_PARALLEL(row, small->dim[0] * H) {
+        float *to = dx + row * W * C;
+        memset(to, 0, (size_t)(W * C) * sizeof *to);
+        if (row % H % stride) continue;
+        const float *from = dy + (row / H * P + row % H / stride) * Q * K;
+        for (int64_t q = 0; q < Q; q++) memcpy(to + q * stride * C, from + q * K, (size_t)C * sizeof *to);
     }
-    return CR_OK;
 }
 
 /* ---- avgpool ---- */
@@ -180,28 +125,24 @@ CR_BY_LEVEL(void, mean_image, (const float *x, float *y, int64_t pixels, int64_t
     }
 }
 
-static cr_status avgpool_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(avgpool_launch) {
     const struct cr_tensor *t      = &call->program->tensor[call->op->in[CR_IN_avgpool_x]];
     const float            *x      = call->in[CR_IN_avgpool_x];
     float                  *y      = call->out[CR_OUT_avgpool_y];
     int64_t                 pixels = t->dim[1] * t->dim[2], C = t->dim[3], images = t->dim[0];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t n = 0; n < images; n++) mean_image(x + n * pixels * C, y + n * C, pixels, C);
-    return CR_OK;
+    CR_PARALLEL(n, images) mean_image(x + n * pixels * C, y + n * C, pixels, C);
 }
 
-static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(avgpool_grad_launch) {
     const struct cr_tensor *t      = output(call);
     const float            *dy     = call->in[CR_IN_avgpool_grad_dy];
     float                  *dx     = call->out[CR_OUT_avgpool_grad_dx];
     int64_t                 pixels = t->dim[1] * t->dim[2], C = t->dim[3], images = t->dim[0];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t n = 0; n < images; n++) {
+    CR_PARALLEL(n, images) {
         float *first = dx + n * pixels * C;
         for (int64_t c = 0; c < C; c++) first[c] = dy[n * C + c] / (float)pixels;
         for (int64_t i = 1; i < pixels; i++) memcpy(first + i * C, first, (size_t)C * sizeof *first);
     }
-    return CR_OK;
 }
 
 const struct cr_kernel cr_cpu_pointwise_kernels[] = {
@@ -209,7 +150,6 @@ const struct cr_kernel cr_cpu_pointwise_kernels[] = {
     CR_CPU_KERNEL(relu_grad, CR_MATH_EXACT, .accepts = cr_has_plain_mask),
     CR_CPU_KERNEL(add, CR_MATH_F32),
     CR_CPU_KERNEL(normalize, CR_MATH_F32, .optional_in = CR_IN_BIT(normalize, boxes), .accepts = normalize_accepts),
-    CR_CPU_KERNEL(pad_shortcut, CR_MATH_EXACT),
     CR_CPU_KERNEL(pad_shortcut_grad, CR_MATH_EXACT),
     CR_CPU_KERNEL(avgpool, CR_MATH_F32),
     CR_CPU_KERNEL(avgpool_grad, CR_MATH_F32),

@@ -57,18 +57,16 @@ CR_BY_LEVEL(void, pool_row, (const struct window *v, const float *x, float *y, u
     }
 }
 
-static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(maxpool_launch) {
     const struct cr_tensor *tensor = call->program->tensor;
     struct window v = window_of(call, &tensor[call->op->in[CR_IN_maxpool_x]], &tensor[call->op->out[CR_OUT_maxpool_y]]);
     const float  *x = call->in[CR_IN_maxpool_x];
     float        *y = call->out[CR_OUT_maxpool_y];
     uint8_t      *index = call->out[CR_OUT_maxpool_index];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < v.images * v.P; row++) {
+    CR_PARALLEL(row, v.images * v.P) {
         int64_t at = row * v.Q * v.C;
         pool_row(&v, x + row / v.P * v.H * v.W * v.C, y + at, index ? index + at : NULL, row % v.P);
     }
-    return CR_OK;
 }
 
 /* One image: the gradient of every window is added to the pixel that was its maximum. */
@@ -84,17 +82,15 @@ CR_BY_LEVEL(void, scatter_image, (const struct window *v, const float *dy, const
             }
 }
 
-static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(maxpool_grad_launch) {
     const struct cr_tensor *tensor = call->program->tensor;
     struct window           v =
         window_of(call, &tensor[call->op->out[CR_OUT_maxpool_grad_dx]], &tensor[call->op->in[CR_IN_maxpool_grad_dy]]);
     const float   *dy    = call->in[CR_IN_maxpool_grad_dy];
     const uint8_t *index = call->in[CR_IN_maxpool_grad_index];
     float         *dx    = call->out[CR_OUT_maxpool_grad_dx];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t n = 0; n < v.images; n++)
+    CR_PARALLEL(n, v.images)
         scatter_image(&v, dy + n * v.P * v.Q * v.C, index + n * v.P * v.Q * v.C, dx + n * v.H * v.W * v.C);
-    return CR_OK;
 }
 
 /* ---- anti-aliased subsampling ---- */
@@ -129,15 +125,12 @@ CR_BY_LEVEL(void, blur_row, (const struct blur *b, const float *x, float *y, int
     }
 }
 
-static cr_status blurpool_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(blurpool_launch) {
     const struct cr_tensor *tensor = call->program->tensor;
     const struct blur b = blur_of(&tensor[call->op->in[CR_IN_blurpool_x]], &tensor[call->op->out[CR_OUT_blurpool_y]]);
     const float      *x = call->in[CR_IN_blurpool_x];
     float            *y = call->out[CR_OUT_blurpool_y];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < b.images * b.P; row++)
-        blur_row(&b, x + row / b.P * b.H * b.W * b.C, y + row * b.Q * b.C, row % b.P);
-    return CR_OK;
+    CR_PARALLEL(row, b.images * b.P) blur_row(&b, x + row / b.P * b.H * b.W * b.C, y + row * b.Q * b.C, row % b.P);
 }
 
 /* The sum of the weights with which output p reads pixel h; 0 for an output beyond the last one. */
@@ -186,16 +179,14 @@ CR_BY_LEVEL(void, blur_grad_row, (const struct blur *b, const float *dy, float *
     }
 }
 
-static cr_status blurpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(blurpool_grad_launch) {
     const struct cr_tensor *tensor = call->program->tensor;
     const struct blur       b =
         blur_of(&tensor[call->op->out[CR_OUT_blurpool_grad_dx]], &tensor[call->op->in[CR_IN_blurpool_grad_dy]]);
     const float *dy = call->in[CR_IN_blurpool_grad_dy];
     float       *dx = call->out[CR_OUT_blurpool_grad_dx];
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < b.images * b.H; row++)
+    CR_PARALLEL(row, b.images * b.H)
         blur_grad_row(&b, dy + row / b.H * b.P * b.Q * b.C, dx + row * b.W * b.C, row % b.H);
-    return CR_OK;
 }
 
 const struct cr_kernel cr_cpu_pool_kernels[] = {

@@ -335,8 +335,7 @@ void cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_
     for (int t = 0; t < threads; t++)
         memset((float *)workspace + t * thread_floats(p) + p->channel_elems * p->chunk, 0,
                (size_t)tail * sizeof(float));
-    CR_PARALLEL_FOR(threads)
-    for (int t = 0; t < threads; t++)
+    CR_THREADS(t, threads)
         for (int64_t i = units * t / threads; i < units * (t + 1) / threads; i++) {
             float        *mine = (float *)workspace + t * thread_floats(p);
             const int64_t part = i % parts, tile = i / parts, n = tile / bands * p->images;

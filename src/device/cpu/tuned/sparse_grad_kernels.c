@@ -37,9 +37,8 @@ static struct cr_transposition transposition_of(const struct cr_program *p, cons
     return cr_sparse_transposition(w[1], w[2], 1, op->attr.conv.pad, 0, 0);
 }
 
-static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+CR_CPU_ACCEPTS(dgrad_accepts) {
     const struct cr_transposition t = transposition_of(p, op);
-    (void)device;
     return is_supported(p, op) && op->attr.conv.stride == 1 && !t.first_r && !t.first_s;
 }
 
@@ -76,7 +75,7 @@ static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program
     return CR_OK;
 }
 
-static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(dgrad_launch) {
     const struct prepared  *s     = call->prepared;
     const float            *w     = call->in[CR_IN_conv_dgrad_w];
     struct cr_sparse_entry *entry = call->workspace;
@@ -90,13 +89,11 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
                                             .filter = &view,
                                             .y      = call->out[CR_OUT_conv_dgrad_dx]};
     cr_cpu_sparse_conv(&s->plan, &conv, (char *)call->workspace + s->entry_bytes, cr_cpu_threads(device));
-    return CR_OK;
 }
 
 /* ---- gradient of the nonzeros ---- */
 
-static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(wgrad_accepts) {
     return is_supported(p, op);
 }
 
@@ -121,7 +118,7 @@ out:
     return status;
 }
 
-static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(wgrad_launch) {
     const struct prepared           *s    = call->prepared;
     const struct cr_cpu_sparse_wgrad grad = {.x          = call->in[CR_IN_conv_wgrad_x],
                                              .dy         = call->in[CR_IN_conv_wgrad_dy],
@@ -129,7 +126,6 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
                                              .dw         = call->out[CR_OUT_conv_wgrad_dw],
                                              .accumulate = call->op->attr.conv.accumulate};
     cr_cpu_sparse_wgrad(&s->plan, &grad, call->workspace, cr_cpu_threads(device));
-    return CR_OK;
 }
 
 #define SPARSE_GRAD(kind, ...)                                                                                         \

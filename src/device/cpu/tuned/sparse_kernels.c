@@ -36,13 +36,11 @@ static cr_status linearize(const struct cr_program *p, const struct cr_op *op, s
     return status;
 }
 
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(accepts) {
     return p->store->pattern && op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
 }
 
-static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(filter_accepts) {
     return p->store->pattern && op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
 }
 
@@ -97,13 +95,11 @@ static void put_entries(const struct prepared *s, const float *w, struct cr_spar
                                          .offset = s->filter.entry[i].offset};
 }
 
-static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+CR_CPU_LAUNCH(filter_launch) {
     put_entries(call->prepared, call->in[CR_IN_sparse_filter_w], call->out[CR_OUT_sparse_filter_y]);
-    return CR_OK;
 }
 
-static cr_status launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(launch) {
     const struct prepared    *s      = call->prepared;
     const void               *packed = call->in[CR_IN_conv_packed];
     struct cr_linear_filter   view   = s->filter;
@@ -116,7 +112,6 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     if (!packed) put_entries(s, call->in[CR_IN_conv_w], call->workspace);
     view.entry = (struct cr_sparse_entry *)(uintptr_t)(packed ? packed : call->workspace); /* read only */
     cr_cpu_sparse_conv(&s->plan, &conv, (char *)call->workspace + s->entry_bytes, cr_cpu_threads(device));
-    return CR_OK;
 }
 
 const struct cr_kernel cr_cpu_sparse_kernels[] = {

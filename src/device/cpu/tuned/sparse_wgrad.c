@@ -97,8 +97,7 @@ void cr_cpu_sparse_wgrad(const struct cr_cpu_sparse_plan *p, const struct cr_cpu
     const int64_t jobs   = chunks * parts;
     float        *sums   = (float *)workspace + thread_floats(p) * threads;
     if (!call->accumulate) memset(call->dw, 0, (size_t)(p->K * p->R * p->S * p->C) * sizeof(float));
-    CR_PARALLEL_FOR(threads)
-    for (int t = 0; t < threads; t++)
+    CR_THREADS(t, threads)
         for (int64_t i = jobs * t / threads; i < jobs * (t + 1) / threads; i++) {
             float           *mine = (float *)workspace + t * thread_floats(p);
             const struct job j    = {.p      = p,

@@ -12,8 +12,7 @@ static bool has_epilogue(const struct cr_op *op) {
 }
 
 /* cpu.conv3 accepts no bias, add and ReLU. Where it is faster, it would lose its ops to this kernel with them. */
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(accepts) {
     return op->attr.conv.stride <= 2 && !(has_epilogue(op) && cr_cpu_conv3_is_best(p, op));
 }
 

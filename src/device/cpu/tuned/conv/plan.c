@@ -116,8 +116,7 @@ void cr_conv_pack(const struct cr_conv_plan *plan, const float *w, float *packed
     for (int n = 0; n < plan->windows; n++) {
         const struct cr_conv_window *v    = &plan->window[n];
         const int64_t                taps = v->height * v->width;
-        CR_PARALLEL_FOR(threads)
-        for (int64_t i = 0; i < panels * taps; i++) {
+        CR_PARALLEL_BY(threads, int64_t, i, panels * taps) {
             const int64_t first = i / taps * panel, r = v->tap_row + i % taps / v->width * v->by;
             const int64_t s = v->tap_column + i % taps % v->width * v->by;
             cr_conv_pack_tap(plan, w + first * plan->by_output + r * plan->by_row + s * plan->by_tap,

@@ -365,6 +365,5 @@ void cr_conv_run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, f
         return;
     }
     for (int w = 0; w < plan->windows; w++) strips[w] = strips_of(plan, w, threads);
-    CR_PARALLEL_FOR(threads)
-    for (int n = 0; n < threads; n++) run_thread(strips, io, n, threads, scratch + n * part);
+    CR_THREADS(n, threads) run_thread(strips, io, n, threads, scratch + n * part);
 }

@@ -208,8 +208,7 @@ static void run_channels(struct plan v, const float *x, const float *dy, int thr
 
 static void add_sums(const struct plan *v, const float *scratch, int threads, bool accumulate, float *dw) {
     const float *first = scratch + x_floats(v) + dy_floats(v);
-    CR_PARALLEL_FOR(threads)
-    for (int64_t i = 0; i < v->K * v->R * v->S * v->C; i++) {
+    CR_PARALLEL_BY(threads, int64_t, i, v->K * v->R * v->S * v->C) {
         float sum = 0;
         for (int t = 0; t < threads; t++) sum += first[t * thread_floats(v) + i];
         dw[i] = accumulate ? dw[i] + sum : sum;
@@ -218,8 +217,7 @@ static void add_sums(const struct plan *v, const float *scratch, int threads, bo
 
 /* ---- the kernel ---- */
 
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device, (void)p;
+CR_CPU_ACCEPTS(accepts) {
     return op->attr.conv.stride <= 2;
 }
 
@@ -233,14 +231,14 @@ static bool is_winograd(const struct plan *v) {
     return v->R == 3 && v->S == 3 && v->stride == 1 && cr_winograd_wgrad_choose(&shape);
 }
 
-static size_t workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+CR_CPU_WORKSPACE(workspace) {
     const struct plan              v     = plan_of(p, op, cr_cpu_threads(device));
     const struct cr_winograd_wgrad shape = winograd_of(&v);
     if (is_winograd(&v)) return (size_t)cr_winograd_wgrad_floats(&shape, cr_cpu_threads(device)) * sizeof(float);
     return (size_t)(thread_floats(&v) * cr_cpu_threads(device)) * sizeof(float);
 }
 
-static cr_status launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(launch) {
     const int         threads    = cr_cpu_threads(device);
     const struct plan v          = plan_of(call->program, call->op, threads);
     const float      *x          = call->in[CR_IN_conv_wgrad_x];    /* [N,H,W,C] */
@@ -251,10 +249,9 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     if (is_winograd(&v)) {
         const struct cr_winograd_wgrad shape = winograd_of(&v);
         cr_winograd_wgrad_run(&shape, x, dy, accumulate, dw, scratch, threads);
-        return CR_OK;
+        return;
     }
-    CR_PARALLEL_FOR(threads)
-    for (int t = 0; t < threads; t++) {
+    CR_THREADS(t, threads) {
         float  *own = scratch + t * thread_floats(&v), *sums = own + x_floats(&v) + dy_floats(&v);
         int64_t begin, end;
         if (v.share != BY_STRIPS) {
@@ -266,7 +263,6 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
         run_strips(&v, x, dy, begin, end, sums, own);
     }
     if (v.share == BY_STRIPS) add_sums(&v, scratch, threads, accumulate, dw);
-    return CR_OK;
 }
 
 const struct cr_kernel cr_cpu_conv_wgrad_kernels[] = {{CR_KERNEL("cpu.conv_wgrad", conv_wgrad, CR_MATH_F32),

@@ -177,6 +177,5 @@ static void run_thread(struct job j, int thread, int threads, float *scratch) {
 
 void cr_winograd_run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads) {
     const struct job j = job_of(plan, io);
-    CR_PARALLEL_FOR(threads)
-    for (int t = 0; t < threads; t++) run_thread(j, t, threads, scratch + t * cr_winograd_scratch_floats(plan));
+    CR_THREADS(t, threads) run_thread(j, t, threads, scratch + t * cr_winograd_scratch_floats(plan));
 }

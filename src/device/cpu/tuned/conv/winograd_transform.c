@@ -132,29 +132,29 @@ CR_INLINE void transform(int m, line_function *line, int from, int to, const flo
     }
 }
 
-CR_BY_LEVEL(void, filters2, (const float *g, int64_t step, int64_t count, float *u, int64_t by),
-            (g, step, count, u, by)) {
-    for (int64_t i = 0; i < count; i += VECTOR) transform(2, filter_line, 3, 4, g + i, 3 * step, step, u + i, by);
-}
-CR_BY_LEVEL(void, filters4, (const float *g, int64_t step, int64_t count, float *u, int64_t by),
-            (g, step, count, u, by)) {
-    for (int64_t i = 0; i < count; i += VECTOR) transform(4, filter_line, 3, 6, g + i, 3 * step, step, u + i, by);
-}
+/* name(m, ...) runs `body`, in which M is m as a constant, for `count` channels, a vector from i on at a time. */
+#define CR_TRANSFORM(name, count, parameters, arguments, body)                                                         \
+    CR_BY_LEVEL(void, name, parameters, arguments) {                                                                   \
+        if (m == 2) {                                                                                                  \
+            enum { M = 2 };                                                                                            \
+            for (int64_t i = 0; i < count; i += VECTOR) body;                                                          \
+        } else {                                                                                                       \
+            enum { M = 4 };                                                                                            \
+            for (int64_t i = 0; i < count; i += VECTOR) body;                                                          \
+        }                                                                                                              \
+    }
+
+CR_TRANSFORM(filters, count, (int m, const float *g, int64_t step, int64_t count, float *u, int64_t by),
+             (m, g, step, count, u, by), transform(M, filter_line, 3, M + 2, g + i, 3 * step, step, u + i, by))
+
 void cr_winograd_filters(int m, const float *g, int64_t step, int64_t count, float *u, int64_t by) {
-    if (m == 2)
-        filters2(g, step, count, u, by);
-    else
-        filters4(g, step, count, u, by);
+    filters(m, g, step, count, u, by);
 }
 
-CR_BY_LEVEL(void, input2, (const float *x, int64_t row, int64_t pixel, int64_t channels, float *v, int64_t step),
-            (x, row, pixel, channels, v, step)) {
-    for (int64_t c = 0; c < channels; c += VECTOR) transform(2, input_line, 4, 4, x + c, row, pixel, v + c, step);
-}
-CR_BY_LEVEL(void, input4, (const float *x, int64_t row, int64_t pixel, int64_t channels, float *v, int64_t step),
-            (x, row, pixel, channels, v, step)) {
-    for (int64_t c = 0; c < channels; c += VECTOR) transform(4, input_line, 6, 6, x + c, row, pixel, v + c, step);
-}
+CR_TRANSFORM(input, channels,
+             (int m, const float *x, int64_t row, int64_t pixel, int64_t channels, float *v, int64_t step),
+             (m, x, row, pixel, channels, v, step),
+             transform(M, input_line, M + 2, M + 2, x + i, row, pixel, v + i, step))
 
 /* The pixels of a tile that reaches over an edge, with zeros outside the image. */
 static void copy_tile(int edge, const struct cr_winograd_image *image, int64_t h, int64_t w, int64_t channels,
@@ -179,25 +179,15 @@ void cr_winograd_input(int m, const struct cr_winograd_image *image, int64_t h, 
         row   = side * channels;
         pixel = channels;
     }
-    if (m == 2)
-        input2(x, row, pixel, channels, v, step);
-    else
-        input4(x, row, pixel, channels, v, step);
+    input(m, x, row, pixel, channels, v, step);
 }
 
-CR_BY_LEVEL(void, output2, (const float *p, int64_t step, int64_t outputs, float *to), (p, step, outputs, to)) {
-    for (int64_t o = 0; o < outputs; o += VECTOR)
-        transform(2, output_line, 4, 2, p + o, 4 * step, step, to + o, outputs);
-}
-CR_BY_LEVEL(void, output4, (const float *p, int64_t step, int64_t outputs, float *to), (p, step, outputs, to)) {
-    for (int64_t o = 0; o < outputs; o += VECTOR)
-        transform(4, output_line, 6, 4, p + o, 6 * step, step, to + o, outputs);
-}
+CR_TRANSFORM(output, outputs, (int m, const float *p, int64_t step, int64_t outputs, float *to),
+             (m, p, step, outputs, to),
+             transform(M, output_line, M + 2, M, p + i, (M + 2) * step, step, to + i, outputs))
+
 void cr_winograd_output(int m, const float *products, int64_t step, int64_t outputs, float *to) {
-    if (m == 2)
-        output2(products, step, outputs, to);
-    else
-        output4(products, step, outputs, to);
+    output(m, products, step, outputs, to);
 }
 
 /* ---- filter gradients ---- */
@@ -220,22 +210,13 @@ CR_INLINE void gradient_tile(int m, const float *const *d, int64_t k, int64_t gr
     }
 }
 
-CR_BY_LEVEL(void, gradient2,
-            (const float *const *d, int64_t channels, int64_t group, int64_t by_group, float *to, int64_t step),
-            (d, channels, group, by_group, to, step)) {
-    for (int64_t k = 0; k < channels; k += VECTOR) gradient_tile(2, d, k, group, by_group, to, step);
-}
-CR_BY_LEVEL(void, gradient4,
-            (const float *const *d, int64_t channels, int64_t group, int64_t by_group, float *to, int64_t step),
-            (d, channels, group, by_group, to, step)) {
-    for (int64_t k = 0; k < channels; k += VECTOR) gradient_tile(4, d, k, group, by_group, to, step);
-}
+CR_TRANSFORM(gradient, channels,
+             (int m, const float *const *d, int64_t channels, int64_t group, int64_t by_group, float *to, int64_t step),
+             (m, d, channels, group, by_group, to, step), gradient_tile(M, d, i, group, by_group, to, step))
+
 void cr_winograd_gradient(int m, const float *const *d, int64_t channels, int64_t group, int64_t by_group, float *to,
                           int64_t step) {
-    if (m == 2)
-        gradient2(d, channels, group, by_group, to, step);
-    else
-        gradient4(d, channels, group, by_group, to, step);
+    gradient(m, d, channels, group, by_group, to, step);
 }
 
 CR_INLINE void filter_gradient(int m, const struct cr_winograd_sums *s, int64_t c, float *dw, int64_t by_tap,
@@ -260,20 +241,11 @@ CR_INLINE void filter_gradient(int m, const struct cr_winograd_sums *s, int64_t 
     }
 }
 
-CR_BY_LEVEL(void, filter_gradient2,
-            (const struct cr_winograd_sums *s, int64_t channels, float *dw, int64_t by_tap, bool accumulate),
-            (s, channels, dw, by_tap, accumulate)) {
-    for (int64_t c = 0; c < channels; c += VECTOR) filter_gradient(2, s, c, dw, by_tap, accumulate);
-}
-CR_BY_LEVEL(void, filter_gradient4,
-            (const struct cr_winograd_sums *s, int64_t channels, float *dw, int64_t by_tap, bool accumulate),
-            (s, channels, dw, by_tap, accumulate)) {
-    for (int64_t c = 0; c < channels; c += VECTOR) filter_gradient(4, s, c, dw, by_tap, accumulate);
-}
+CR_TRANSFORM(filter_gradients, channels,
+             (int m, const struct cr_winograd_sums *s, int64_t channels, float *dw, int64_t by_tap, bool accumulate),
+             (m, s, channels, dw, by_tap, accumulate), filter_gradient(M, s, i, dw, by_tap, accumulate))
+
 void cr_winograd_filter_gradient(int m, const struct cr_winograd_sums *sums, int64_t channels, float *dw,
                                  int64_t by_tap, bool accumulate) {
-    if (m == 2)
-        filter_gradient2(sums, channels, dw, by_tap, accumulate);
-    else
-        filter_gradient4(sums, channels, dw, by_tap, accumulate);
+    filter_gradients(m, sums, channels, dw, by_tap, accumulate);
 }

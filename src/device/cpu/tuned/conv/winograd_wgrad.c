@@ -167,8 +167,7 @@ static void zero_sums(const struct job *j, const struct unit *u, const struct me
 static void run_by_tiles(const struct job *j, const struct unit *u, bool accumulate, float *dw, float *scratch,
                          int threads) {
     const int64_t part = memory_floats(j);
-    CR_PARALLEL_FOR(threads)
-    for (int t = 0; t < threads; t++) {
+    CR_THREADS(t, threads) {
         const struct memory m = memory_at(j, scratch + t * part);
         int64_t             begin, end;
         cr_run_of(j->tiles, t, threads, &begin, &end);
@@ -176,13 +175,11 @@ static void run_by_tiles(const struct job *j, const struct unit *u, bool accumul
         add_tiles(j, u, begin, end, &m);
     }
     const float *sums = memory_at(j, scratch).sums;
-    CR_PARALLEL_FOR(threads)
-    for (int64_t k = 0; k < u->K; k++) write_filter(j, u, k, sums, threads, part, accumulate, dw);
+    CR_PARALLEL_BY(threads, int64_t, k, u->K) write_filter(j, u, k, sums, threads, part, accumulate, dw);
 }
 
 static void run_by_units(const struct job *j, bool accumulate, float *dw, float *scratch, int threads) {
-    CR_PARALLEL_FOR(threads)
-    for (int t = 0; t < threads; t++) {
+    CR_THREADS(t, threads) {
         const struct memory m = memory_at(j, scratch + t * memory_floats(j));
         int64_t             begin, end;
         cr_run_of(j->units, t, threads, &begin, &end);

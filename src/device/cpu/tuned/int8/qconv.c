@@ -178,31 +178,28 @@ int64_t cr_cpu_qconv_own_bytes(const struct cr_program *p, const struct cr_op *o
     return s.bytes;
 }
 
-static bool pack_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+CR_CPU_ACCEPTS(pack_accepts) {
     const struct cr_qshape s = cr_qshape_of_pack(p, op);
-    (void)device;
     return (int64_t)p->tensor[op->out[CR_OUT_pack_filter_y]].bytes >= s.bytes;
 }
 
-static cr_status pack_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(pack_launch) {
     const struct cr_qshape s = cr_qshape_of_pack(call->program, call->op);
     cr_qconv_pack(&s, call->in[CR_IN_pack_filter_w], call->out[CR_OUT_pack_filter_y], cr_cpu_threads(device));
-    return CR_OK;
 }
 
 static bool is_byte(enum cr_dtype dtype) {
     return dtype == CR_I8 || dtype == CR_U8;
 }
 
-static bool qconv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+CR_CPU_ACCEPTS(qconv_accepts) {
     const enum cr_dtype x = p->tensor[op->in[CR_IN_qconv_x]].dtype, y = p->tensor[op->out[CR_OUT_qconv_y]].dtype;
     const int           add = op->in[CR_IN_qconv_add];
-    (void)device;
     return is_byte(x) && (is_byte(y) || y == CR_F32) && (add < 0 || is_byte(p->tensor[add].dtype));
 }
 
 /* The workspace holds the strips of all threads, and behind them the filter if the program has not packed it. */
-static size_t qconv_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+CR_CPU_WORKSPACE(qconv_workspace) {
     const int              threads = cr_cpu_threads(device);
     const struct cr_qshape s       = cr_qshape_of(p, op);
     return (size_t)(threads * scratch_bytes(&s, threads) + (op->in[CR_IN_qconv_packed] < 0 ? s.bytes : 0));
@@ -226,7 +223,7 @@ static struct work work_of(const struct cr_call *call) {
     return w;
 }
 
-static cr_status qconv_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(qconv_launch) {
     struct work    w       = work_of(call);
     const int      threads = cr_cpu_threads(device);
     const int64_t  bytes   = scratch_bytes(&w.shape, threads);
@@ -235,9 +232,7 @@ static cr_status qconv_launch(struct cr_device *device, const struct cr_call *ca
         w.packed = scratch + threads * bytes;
         cr_qconv_pack(&w.shape, call->in[CR_IN_qconv_w], scratch + threads * bytes, threads);
     }
-    CR_PARALLEL_FOR(threads)
-    for (int n = 0; n < threads; n++) run_thread(&w, n, threads, scratch + n * bytes);
-    return CR_OK;
+    CR_THREADS(n, threads) run_thread(&w, n, threads, scratch + n * bytes);
 }
 
 const struct cr_kernel cr_cpu_qconv_kernels[] = {

@@ -190,8 +190,7 @@ void cr_qconv_pack(const struct cr_qshape *s, const int8_t *w, void *packed, int
     int32_t      *offsets = cr_qpanel_at(s, packed, 0).offsets;
     for (int64_t i = 0; i < cr_qrounded(s->steps, 2); i++) /* a step beyond the last one has no weights */
         offsets[i] = i < s->steps ? (int32_t)(i / in_row * s->width * s->C + i % in_row * CR_QSTEP) : 0;
-    CR_PARALLEL_FOR(threads)
-    for (int64_t panel = 0; panel < s->panels; panel++) {
+    CR_PARALLEL_BY(threads, int64_t, panel, s->panels) {
         struct packing p = {.shape = s, .w = w, .first = panel * width, .to = cr_qpanel_at(s, packed, panel)};
         memset(p.to.sums, 0, (size_t)width * sizeof *p.to.sums);
         for (int64_t i = 0; i < CR_MIN(width, s->K - p.first) * length; i++)

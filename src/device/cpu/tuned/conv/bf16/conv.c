@@ -122,8 +122,7 @@ static void pack(const struct cr_conv_plan *plan, const float *w, float *packed,
         const struct cr_conv_window *v     = &p->conv.window[n];
         const int64_t                steps = v->height ? p->window[n].taps * p->window[n].steps / v->height : 0;
         const int64_t all = v->height * steps, tiles = (p->conv.outputs + CR_BF16_ROWS - 1) / CR_BF16_ROWS;
-        CR_PARALLEL_FOR(threads)
-        for (int64_t i = 0; i < tiles * v->height; i++) {
+        CR_PARALLEL_BY(threads, int64_t, i, tiles * v->height) {
             const int64_t tile = i / v->height, r = i % v->height, panel = tile / 2 * 2;
             const int64_t width = CR_MIN(tiles - panel, 2);
             uint16_t     *to =
@@ -299,8 +298,7 @@ static bool is_streamed(const struct cr_conv_plan *c, const float *y, int thread
 static void run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads) {
     struct plan p = plan_of(plan, threads);
     p.stream      = is_streamed(plan, io->y, threads);
-    CR_PARALLEL_FOR(threads)
-    for (int n = 0; n < threads; n++) {
+    CR_THREADS(n, threads) {
         struct task t = {.plan = &p, .io = io};
         cr_bf16_begin();
         for (int i = 0; i < plan->windows; i++) {

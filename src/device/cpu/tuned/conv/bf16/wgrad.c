@@ -272,13 +272,12 @@ static void run_strips(struct task *t, int64_t begin, int64_t end) {
 
 /* ---- the kernel ---- */
 
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+CR_CPU_ACCEPTS(accepts) {
     const struct cr_tensor *w = &p->tensor[op->out[CR_OUT_conv_wgrad_dw]];
-    (void)device;
     return op->attr.conv.stride <= 2 && w->dim[1] * w->dim[2] <= TAPS_MAX;
 }
 
-static size_t workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+CR_CPU_WORKSPACE(workspace) {
     const struct plan v = plan_of(p, op, cr_cpu_threads(device));
     return (size_t)(thread_bytes(&v) * cr_cpu_threads(device));
 }
@@ -313,8 +312,7 @@ static void run_thread(struct task *t, int thread, int threads, float *sums) {
 }
 
 static void add_sums(const struct plan *v, const char *scratch, int threads, bool accumulate, float *dw) {
-    CR_PARALLEL_FOR(threads)
-    for (int64_t i = 0; i < v->K * v->R * v->S * v->C; i++) {
+    CR_PARALLEL_BY(threads, int64_t, i, v->K * v->R * v->S * v->C) {
         float sum = 0;
         for (int t = 0; t < threads; t++)
             sum += ((const float *)(const void *)(scratch + t * thread_bytes(v) + copy_bytes(v)))[i];
@@ -322,13 +320,12 @@ static void add_sums(const struct plan *v, const char *scratch, int threads, boo
     }
 }
 
-static cr_status launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(launch) {
     const int         threads    = cr_cpu_threads(device);
     const struct plan v          = plan_of(call->program, call->op, threads);
     const bool        accumulate = call->op->attr.conv.accumulate;
     char             *scratch    = call->workspace;
-    CR_PARALLEL_FOR(threads)
-    for (int n = 0; n < threads; n++) {
+    CR_THREADS(n, threads) {
         char       *own = scratch + n * thread_bytes(&v);
         struct task t   = task_of(&v, own);
         t.x             = call->in[CR_IN_conv_wgrad_x];    /* [N,H,W,C] */
@@ -340,7 +337,6 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
         cr_bf16_end();
     }
     if (v.share == BY_STRIPS) add_sums(&v, scratch, threads, accumulate, call->out[CR_OUT_conv_wgrad_dw]);
-    return CR_OK;
 }
 
 const struct cr_kernel cr_cpu_conv_wgrad_bf16_kernels[] = {
