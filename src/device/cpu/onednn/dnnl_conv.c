@@ -52,8 +52,7 @@ static bool has_data_race(const struct cr_op *op, const struct operands *o) {
     return op->kind == CR_OP_group_conv_wgrad && o->w->dim[1] == 1 && o->w->dim[2] == 1 && o->w->dim[3] < SIMD_CHANNELS;
 }
 
-static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
+CR_CPU_ACCEPTS(conv_accepts) {
     struct operands o = operands_of(p, op);
     return !has_data_race(op, &o);
 }
@@ -176,54 +175,38 @@ static void set_handles(struct conv_state *s, const void *in, const void *out, c
     dnnl_memory_set_data_handle(s->scratch, workspace ? workspace + s->filter_bytes : NULL);
 }
 
-static cr_status launch_fwd(struct cr_device *device, const struct cr_call *call) {
+static cr_status launch(CR_UNUSED struct cr_device *device, const struct cr_call *call) {
     struct conv_state *s = call->prepared;
-    (void)device;
-    set_handles(s, call->in[CR_IN_group_conv_x], call->out[CR_OUT_group_conv_y], call->in[CR_IN_group_conv_w],
-                call->workspace);
-    if (s->reorder) CR_TRY(run_reorder(s, s->filter_user, s->filter));
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in},
-                                    {DNNL_ARG_WEIGHTS, s->filter},
-                                    {DNNL_ARG_DST, s->image_out},
-                                    {DNNL_ARG_SCRATCHPAD, s->scratch}};
-    return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args), "convolution");
-}
-
-static cr_status launch_dgrad(struct cr_device *device, const struct cr_call *call) {
-    struct conv_state *s = call->prepared;
-    (void)device;
-    set_handles(s, call->in[CR_IN_group_conv_dgrad_dy], call->out[CR_OUT_group_conv_dgrad_dx],
-                call->in[CR_IN_group_conv_dgrad_w], call->workspace);
-    if (s->reorder) CR_TRY(run_reorder(s, s->filter_user, s->filter));
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_DIFF_DST, s->image_in},
-                                    {DNNL_ARG_WEIGHTS, s->filter},
-                                    {DNNL_ARG_DIFF_SRC, s->image_out},
-                                    {DNNL_ARG_SCRATCHPAD, s->scratch}};
-    return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args),
-                         "convolution, data gradient");
-}
-
-static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *call) {
-    struct conv_state *s = call->prepared;
-    (void)device;
-    set_handles(s, call->in[CR_IN_group_conv_wgrad_x], call->in[CR_IN_group_conv_wgrad_dy],
-                call->out[CR_OUT_group_conv_wgrad_dw], call->workspace);
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in},
-                                    {DNNL_ARG_DIFF_DST, s->image_out},
-                                    {DNNL_ARG_DIFF_WEIGHTS, s->filter},
+    const bool dgrad = call->op->kind == CR_OP_group_conv_dgrad, wgrad = call->op->kind == CR_OP_group_conv_wgrad;
+    if (dgrad)
+        set_handles(s, call->in[CR_IN_group_conv_dgrad_dy], call->out[CR_OUT_group_conv_dgrad_dx],
+                    call->in[CR_IN_group_conv_dgrad_w], call->workspace);
+    else if (wgrad)
+        set_handles(s, call->in[CR_IN_group_conv_wgrad_x], call->in[CR_IN_group_conv_wgrad_dy],
+                    call->out[CR_OUT_group_conv_wgrad_dw], call->workspace);
+    else
+        set_handles(s, call->in[CR_IN_group_conv_x], call->out[CR_OUT_group_conv_y], call->in[CR_IN_group_conv_w],
+                    call->workspace);
+    if (s->reorder && !wgrad) CR_TRY(run_reorder(s, s->filter_user, s->filter));
+    const dnnl_exec_arg_t args[] = {{dgrad ? DNNL_ARG_DIFF_DST : DNNL_ARG_SRC, s->image_in},
+                                    {wgrad ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, s->filter},
+                                    {dgrad   ? DNNL_ARG_DIFF_SRC
+                                     : wgrad ? DNNL_ARG_DIFF_DST
+                                             : DNNL_ARG_DST,
+                                     s->image_out},
                                     {DNNL_ARG_SCRATCHPAD, s->scratch}};
     CR_TRY(cr_dnnl_check(dnnl_primitive_execute(s->conv, s->stream, CR_COUNT(args), args),
-                         "convolution, filter gradient"));
-    return s->reorder ? run_reorder(s, s->filter, s->filter_user) : CR_OK;
+                         dgrad   ? "convolution, data gradient"
+                         : wgrad ? "convolution, filter gradient"
+                                 : "convolution"));
+    return s->reorder && wgrad ? run_reorder(s, s->filter, s->filter_user) : CR_OK;
 }
 
-#define CONV_KERNEL(kind, launcher)                                                                                    \
+#define CONV_KERNEL(kind)                                                                                              \
     {                                                                                                                  \
         CR_KERNEL("dnnl." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .accepts = conv_accepts,                  \
-                                                     .prepare = conv_prepare, .launch = launcher,                      \
+                                                     .prepare = conv_prepare, .launch = launch,                        \
                                                      .release = conv_release                                           \
     }
-const struct cr_kernel cr_cpu_dnnl_kernels[] = {CONV_KERNEL(group_conv, launch_fwd),
-                                                CONV_KERNEL(group_conv_dgrad, launch_dgrad),
-                                                CONV_KERNEL(group_conv_wgrad, launch_wgrad),
-                                                {0}};
+const struct cr_kernel cr_cpu_dnnl_kernels[] = {
+    CONV_KERNEL(group_conv), CONV_KERNEL(group_conv_dgrad), CONV_KERNEL(group_conv_wgrad), {0}};

@@ -6,6 +6,7 @@
  * so the primitive is created when the parameters are known: before the first launch for many ops at once, by several
  * threads (qconv_complete), or else in the first launch. It is created again when the parameters have changed. */
 #include "device/cpu/onednn/dnnl.h"
+#include "device/cpu/simd.h"
 
 #include <math.h>
 #include <string.h>
@@ -69,9 +70,8 @@ static bool types_are_known(const struct cr_qconv_types *t) {
            (!t->has_add || is_int8(t->add));
 }
 
-static bool qconv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+CR_CPU_ACCEPTS(qconv_accepts) {
     const struct cr_dnnl_qconv c = conv_of(p, op);
-    (void)device;
     return types_are_known(&c.types);
 }
 
@@ -103,9 +103,7 @@ static void pack_release(void *opaque) {
     cr_free(s);
 }
 
-static bool pack_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    (void)p;
+CR_CPU_ACCEPTS(pack_accepts) {
     return types_are_known(&op->attr.conv.types);
 }
 
@@ -156,8 +154,7 @@ static cr_status pack_prepare(struct cr_device *device, const struct cr_program 
     return CR_OK;
 }
 
-static cr_status pack_launch(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+static cr_status pack_launch(CR_UNUSED struct cr_device *device, const struct cr_call *call) {
     return pack_run(call->prepared, call->in[CR_IN_pack_filter_w], call->out[CR_OUT_pack_filter_y]);
 }
 
@@ -278,18 +275,13 @@ WIDEN(uint8)
 /* oneDNN adds to what the destination holds. */
 static void put_summand(struct cr_device *device, const struct qconv *s, const void *add, void *y) {
     const int64_t elems = s->shape.y[0] * s->shape.y[1] * s->shape.y[2] * s->shape.y[3];
-    const int     parts = cr_cpu_threads(device);
     if (add == y) return;
-    CR_PARALLEL_FOR(parts)
-    for (int part = 0; part < parts; part++) {
-        const int64_t begin = elems * part / parts, count = elems * (part + 1) / parts - begin;
-        if (s->shape.types.y != CR_F32)
-            memcpy((char *)y + begin, (const char *)add + begin, (size_t)count);
-        else if (s->shape.types.add == CR_I8)
-            widen_int8((const int8_t *)add + begin, (float *)y + begin, count);
-        else
-            widen_uint8((const uint8_t *)add + begin, (float *)y + begin, count);
-    }
+    if (s->shape.types.y != CR_F32)
+        CR_EACH_RUN(elems, i, n, memcpy((char *)y + i, (const char *)add + i, (size_t)n));
+    else if (s->shape.types.add == CR_I8)
+        CR_EACH_RUN(elems, i, n, widen_int8((const int8_t *)add + i, (float *)y + i, n));
+    else
+        CR_EACH_RUN(elems, i, n, widen_uint8((const uint8_t *)add + i, (float *)y + i, n));
 }
 
 /* Creates the primitive unless there is one for these coefficients. */
@@ -300,8 +292,7 @@ static cr_status update(struct qconv *s, const void *coeffs) {
     return create(s);
 }
 
-static void qconv_complete(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+static void qconv_complete(CR_UNUSED struct cr_device *device, const struct cr_call *call) {
     if (update(call->prepared, call->in[CR_IN_qconv_coeffs]) != CR_OK) cr_error_clear(); /* launch repeats it */
 }
 
