@@ -20,7 +20,4 @@ struct cr_resize {
 /* `tables` is working memory that grows when necessary. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables);
 
-/* data/image/resize_wide.c: the same for formats of 16 bits, which cr_resize_run passes on. */
-CR_MUST cr_status cr_resize_run_wide(const struct cr_resize *job, struct cr_buffer *tables);
-
 #endif

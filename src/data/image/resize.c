@@ -42,18 +42,18 @@ static void axis_fill(struct cr_axis *axis, double *raw, double at, double scale
         int    first = CR_MAX((int)(center - reduction + 0.5), 0);
         int    taps  = CR_MIN((int)(center + reduction + 0.5), source) - first;
         CR_ASSERT(taps >= 1 && taps <= axis->stride);
+        if (axis->real) raw = axis->real + (size_t)i * axis->stride;
         for (int t = 0; t < taps; t++) {
             double distance = fabs((t + first - center + 0.5) * inverse);
             raw[t]          = distance < 1.0 ? 1.0 - distance : 0.0;
             sum += raw[t];
         }
+        for (int t = 0; t < taps && sum != 0.0; t++) raw[t] /= sum;
+        for (int t = 0; t < taps && !axis->real; t++)
+            axis->weight[(size_t)i * axis->stride + t] = (int32_t)(0.5 + raw[t] * (1 << WEIGHT_BITS));
         axis->first[i] = first;
         axis->taps[i]  = taps;
         axis->taps_max = CR_MAX(axis->taps_max, taps);
-        for (int t = 0; t < taps; t++) {
-            double weight                              = sum != 0.0 ? raw[t] / sum : raw[t];
-            axis->weight[(size_t)i * axis->stride + t] = (int32_t)(0.5 + weight * (1 << WEIGHT_BITS));
-        }
     }
 }
 
@@ -131,49 +131,50 @@ static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, i
         gather_channels(src, stride, rows, from, to, block, 4);
 }
 
+/* The passes for this CPU; NULL: those of this file. */
+static const struct cr_resize_kernel *kernel_of_cpu(void) {
+#if defined(__x86_64__)
+    if (cr_cpu_has(CR_CPU_AVX512_VBMI) && cr_cpu_has(CR_CPU_AVX512_VNNI)) return &cr_resize_avx512;
+    if (cr_cpu_level() >= CR_CPU_AVX2) return &cr_resize_avx2;
+#endif
+    return NULL;
+}
+
 /* Source rows [row, row + rows) to dst rows of part_w pixels. `tables` belong to the kernel of the CPU, or are NULL. */
 static void pass_across(const struct cr_resize *job, const struct cr_axis *axis, int row, int rows, uint8_t *block,
                         const uint8_t *tables, uint8_t *dst, size_t dst_stride) {
+    const uint8_t *src = job->src + (size_t)row * job->src_stride;
+    if (axis->real) {
+        cr_resize_across_wide(job, axis, row, rows, dst, dst_stride);
+        return;
+    }
     if (tables) {
-        const uint8_t *src = job->src + (size_t)row * job->src_stride;
-        (cr_resize_has_avx512() ? cr_resize_across512 : cr_resize_across256)(axis, tables, src, job->src_stride, rows,
-                                                                             dst, dst_stride);
+        kernel_of_cpu()->across(axis, tables, src, job->src_stride, rows, dst, dst_stride);
         return;
     }
     int last = axis->count - 1, from = axis->first[0], to = axis->first[last] + axis->taps[last];
     for (int y = 0; y < rows; y += ROW_BLOCK) {
         int n = CR_MIN(rows - y, ROW_BLOCK);
-        gather_rows(job->src + (size_t)(row + y) * job->src_stride, job->src_stride, n, from, to, axis->channels,
-                    block);
+        gather_rows(src + (size_t)y * job->src_stride, job->src_stride, n, from, to, axis->channels, block);
         across(axis, block, dst + (size_t)y * dst_stride, dst_stride, n, job->flip);
     }
 }
 
 static void pass_down(const struct cr_resize *job, const struct cr_axis *axis, const uint8_t *src, size_t stride,
                       int row) {
-    const bool   avx512 = cr_resize_has_avx512(), avx2 = cr_cpu_level() >= CR_CPU_AVX2;
-    const size_t count = (size_t)job->part_w * cr_format_bytes(job->format);
+    const struct cr_resize_kernel *kernel = kernel_of_cpu();
+    const size_t                   count  = (size_t)job->part_w * cr_format_bytes(job->format);
+    if (axis->real) {
+        cr_resize_down_wide(job, axis, src, stride, row);
+        return;
+    }
     for (int i = 0; i < axis->count; i++) {
         const int32_t *weight = axis->weight + (size_t)i * axis->stride;
         const uint8_t *from   = src + (size_t)(axis->first[i] - row) * stride;
         uint8_t       *to     = job->dst + (size_t)i * job->dst_stride;
-        if (avx512)
-            cr_resize_down512(weight, axis->taps[i], from, stride, to, count);
-        else if (!avx2 || !cr_resize_down256(weight, axis->taps[i], from, stride, to, count))
+        if (!kernel || !kernel->down(weight, axis->taps[i], from, stride, to, count))
             down(weight, axis->taps[i], from, stride, to, count);
     }
-}
-
-/* Bytes of the tables that the horizontal pass of this CPU needs. */
-static size_t across_table_bytes(const struct cr_axis *axis) {
-    if (cr_resize_has_avx512()) return cr_resize_across512_bytes(axis);
-    return cr_cpu_level() >= CR_CPU_AVX2 ? cr_resize_across256_bytes(axis) : 0;
-}
-
-/* Fills the tables; false: the loops of this file must run. */
-static bool make_across_tables(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
-    if (cr_resize_has_avx512()) return cr_resize_across512_make(axis, source_bytes, flip, tables);
-    return cr_cpu_level() >= CR_CPU_AVX2 && cr_resize_across256_make(axis, source_bytes, flip, tables);
 }
 
 /* Returns the next table in the working memory; if base is NULL, only adds up the sizes. */
@@ -183,19 +184,23 @@ static void *place_table(uint8_t *base, size_t *used, size_t bytes) {
     return at;
 }
 
-static void place_axis_tables(struct cr_axis *axis, uint8_t *base, size_t *used) {
-    size_t n     = (size_t)axis->count;
-    axis->first  = place_table(base, used, n * sizeof(int));
-    axis->taps   = place_table(base, used, n * sizeof(int));
-    axis->weight = place_table(base, used, n * (size_t)axis->stride * sizeof(int32_t));
+static void place_axis_tables(struct cr_axis *axis, bool wide, uint8_t *base, size_t *used) {
+    size_t n = (size_t)axis->count, weights = n * (size_t)axis->stride;
+    axis->first = place_table(base, used, n * sizeof(int));
+    axis->taps  = place_table(base, used, n * sizeof(int));
+    if (wide)
+        axis->real = place_table(base, used, weights * sizeof(double));
+    else
+        axis->weight = place_table(base, used, weights * sizeof(int32_t));
 }
 
 cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     CR_ASSERT(job->part_w > 0 && job->part_h > 0 && job->w > 0 && job->h > 0);
-    if (cr_format_bits(job->format) == 16) return cr_resize_run_wide(job, tables);
-    const size_t pixel    = cr_format_bytes(job->format);
-    const int    channels = cr_format_channels(job->format);
-    double       scale_x = axis_scale(job->x, job->w, job->full_w), scale_y = axis_scale(job->y, job->h, job->full_h);
+    const bool                     wide     = cr_format_bits(job->format) == 16;
+    const struct cr_resize_kernel *cpu      = wide ? NULL : kernel_of_cpu();
+    const size_t                   pixel    = cr_format_bytes(job->format);
+    const int                      channels = cr_format_channels(job->format);
+    double scale_x = axis_scale(job->x, job->w, job->full_w), scale_y = axis_scale(job->y, job->h, job->full_h);
     /* As in PIL, an axis whose pixels do not change is copied, not filtered; the horizontal pass mirrors. */
     bool           across    = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
     bool           down      = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
@@ -209,19 +214,19 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
             (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);
     for (int round = 0; round < 2; round++) {
         used = 0;
-        place_axis_tables(&ax, base, &used);
-        place_axis_tables(&ay, base, &used);
+        place_axis_tables(&ax, wide, base, &used);
+        place_axis_tables(&ay, wide, base, &used);
         raw    = place_table(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
-        block  = place_table(base, &used, across ? (size_t)job->src_w * ROW_BLOCK * pixel : 0);
+        block  = place_table(base, &used, across && !wide ? (size_t)job->src_w * ROW_BLOCK * pixel : 0);
         middle = place_table(base, &used, middle_rows * row_bytes);
-        kernel = place_table(base, &used, across ? across_table_bytes(&ax) : 0);
+        kernel = place_table(base, &used, across && cpu ? cpu->across_bytes(&ax) : 0);
         if (base) break;
         CR_TRY(cr_buffer_reserve(tables, used));
         base = tables->bytes;
     }
     axis_fill(&ax, raw, job->x, scale_x, job->src_w, job->part_x);
     axis_fill(&ay, raw, job->y, scale_y, job->src_h, job->part_y);
-    if (!across || !make_across_tables(&ax, job->src_w * channels, job->flip, kernel)) kernel = NULL;
+    if (!across || !cpu || !cpu->make_across(&ax, job->src_w * channels, job->flip, kernel)) kernel = NULL;
 
     if (across && down) {
         int first = ay.first[0], rows = ay.first[ay.count - 1] + ay.taps[ay.count - 1] - first;

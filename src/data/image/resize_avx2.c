@@ -48,7 +48,7 @@ static int chunk_start(const struct cr_axis *axis, int chunk) {
     return CR_MIN(chunk * CHUNK, axis->count * axis->channels - CHUNK);
 }
 
-size_t cr_resize_across256_bytes(const struct cr_axis *axis) {
+static size_t across_bytes(const struct cr_axis *axis) {
     return (size_t)chunk_count(axis) * (size_t)((axis->stride + 1) / 2) * sizeof(struct pair_table);
 }
 
@@ -78,7 +78,7 @@ static bool fill_group(const struct cr_axis *axis, int source_bytes, bool flip, 
     return true;
 }
 
-bool cr_resize_across256_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
+static bool make_across(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
     struct pair_table *table = (struct pair_table *)tables;
     if (source_bytes < REACH || axis->count * axis->channels < CHUNK) return false;
     for (int c = 0; c < chunk_count(axis); c++)
@@ -132,8 +132,8 @@ INLINE void across_rows(const struct cr_axis *axis, const uint8_t *tables, const
     }
 }
 
-TARGET void cr_resize_across256(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src,
-                                size_t src_stride, int rows, uint8_t *dst, size_t dst_stride) {
+TARGET static void resize_across(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src,
+                                 size_t src_stride, int rows, uint8_t *dst, size_t dst_stride) {
     int r = 0;
     for (; r + 2 <= rows; r += 2)
         across_rows(axis, tables, src + (size_t)r * src_stride, src_stride, dst + (size_t)r * dst_stride, dst_stride,
@@ -165,8 +165,8 @@ INLINE void down_columns(const int32_t *halves, int taps, const uint8_t *src, si
     _mm256_storeu_si256((__m256i *)dst, _mm256_packus_epi16(near, far));
 }
 
-TARGET bool cr_resize_down256(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst,
-                              size_t count) {
+TARGET static bool resize_down(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst,
+                               size_t count) {
     int32_t halves[2 * PAIRS_MAX];
     if (taps > 2 * PAIRS_MAX || count < COLUMNS) return false;
     for (int t = 0; t < taps; t += 2) {
@@ -181,23 +181,6 @@ TARGET bool cr_resize_down256(const int32_t *weight, int taps, const uint8_t *sr
     return true;
 }
 
-#else
-
-size_t cr_resize_across256_bytes(const struct cr_axis *axis) {
-    (void)axis;
-    return 0;
-}
-bool cr_resize_across256_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
-    (void)axis, (void)source_bytes, (void)flip, (void)tables;
-    return false;
-}
-void cr_resize_across256(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src, size_t src_stride,
-                         int rows, uint8_t *dst, size_t dst_stride) {
-    (void)axis, (void)tables, (void)src, (void)src_stride, (void)rows, (void)dst, (void)dst_stride;
-}
-bool cr_resize_down256(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count) {
-    (void)weight, (void)taps, (void)src, (void)stride, (void)dst, (void)count;
-    return false;
-}
+const struct cr_resize_kernel cr_resize_avx2 = {across_bytes, make_across, resize_across, resize_down};
 
 #endif

@@ -35,10 +35,6 @@ struct chunk {
     int32_t  base;
 };
 
-bool cr_resize_has_avx512(void) {
-    return cr_cpu_has(CR_CPU_AVX512_VBMI) && cr_cpu_has(CR_CPU_AVX512_VNNI);
-}
-
 static int chunk_count(const struct cr_axis *axis) {
     return (axis->count * axis->channels + LANES - 1) / LANES;
 }
@@ -47,7 +43,7 @@ static int pair_count(const struct cr_axis *axis) {
     return (axis->taps_max + 1) / 2;
 }
 
-size_t cr_resize_across512_bytes(const struct cr_axis *axis) {
+static size_t across_bytes(const struct cr_axis *axis) {
     size_t pairs_max = ((size_t)axis->stride + 1) / 2;
     return (size_t)chunk_count(axis) * (pairs_max * sizeof(struct pair_table) + sizeof(struct chunk));
 }
@@ -71,7 +67,7 @@ static void fill_lane(const struct cr_axis *axis, int pixel, int from, int lane,
     }
 }
 
-bool cr_resize_across512_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
+static bool make_across(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
     int chunks = chunk_count(axis), pairs = pair_count(axis), channels = axis->channels, bytes = axis->count * channels;
     struct pair_table *pair = (struct pair_table *)tables;
     struct chunk      *head = (struct chunk *)(pair + (size_t)chunks * pairs);
@@ -123,8 +119,8 @@ TARGET static inline __attribute__((always_inline)) void across_rows(const struc
     }
 }
 
-TARGET void cr_resize_across512(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src,
-                                size_t src_stride, int rows, uint8_t *dst, size_t dst_stride) {
+TARGET static void resize_across(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src,
+                                 size_t src_stride, int rows, uint8_t *dst, size_t dst_stride) {
     int r = 0;
     for (; r + 4 <= rows; r += 4)
         across_rows(axis, tables, src + (size_t)r * src_stride, src_stride, dst + (size_t)r * dst_stride, dst_stride,
@@ -143,8 +139,8 @@ TARGET static inline __m512i combined(__m512i high, __m512i low) {
     return _mm512_srli_epi32(_mm512_add_epi32(_mm512_slli_epi32(high, HALF_BITS), low), WEIGHT_BITS);
 }
 
-TARGET void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst,
-                              size_t count) {
+TARGET static bool resize_down(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst,
+                               size_t count) {
     const __m512i zero = _mm512_setzero_si512(), round = _mm512_set1_epi32(ROUND);
     const int32_t mask = (1 << HALF_BITS) - 1;
     for (size_t at = 0; at < count; at += REACH) {
@@ -170,27 +166,9 @@ TARGET void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *sr
         __m512i far  = _mm512_packus_epi32(combined(high[2], low[2]), combined(high[3], low[3]));
         _mm512_mask_storeu_epi8(dst + at, here, _mm512_packus_epi16(near, far));
     }
+    return true;
 }
 
-#else
-
-bool cr_resize_has_avx512(void) {
-    return false;
-}
-size_t cr_resize_across512_bytes(const struct cr_axis *axis) {
-    (void)axis;
-    return 0;
-}
-bool cr_resize_across512_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
-    (void)axis, (void)source_bytes, (void)flip, (void)tables;
-    return false;
-}
-void cr_resize_across512(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src, size_t src_stride,
-                         int rows, uint8_t *dst, size_t dst_stride) {
-    (void)axis, (void)tables, (void)src, (void)src_stride, (void)rows, (void)dst, (void)dst_stride;
-}
-void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count) {
-    (void)weight, (void)taps, (void)src, (void)stride, (void)dst, (void)count;
-}
+const struct cr_resize_kernel cr_resize_avx512 = {across_bytes, make_across, resize_across, resize_down};
 
 #endif

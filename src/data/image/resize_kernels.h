@@ -10,26 +10,32 @@ enum { CR_RESIZE_WEIGHT_BITS = 22, CR_RESIZE_HALF_BITS = 11 };
 struct cr_axis {
     int      count, stride; /* number of output pixels; weights reserved per pixel */
     int      taps_max;      /* of all pixels; at most `stride` */
-    int      channels;      /* bytes of a pixel */
+    int      channels;      /* of a pixel */
     int     *first, *taps;  /* [count]: first source pixel, number of taps */
-    int32_t *weight;        /* [count][stride] */
+    int32_t *weight;        /* [count][stride], of samples of 8 bits, or */
+    double  *real;          /* the same of samples of 16 bits; else NULL */
 };
-/* data/image/resize_avx512.c. Only cr_resize_has_avx512 may be called on CPUs without these instructions.
- * cr_resize_across512_make fills `tables`, which has cr_resize_across512_bytes bytes and is aligned to 64; it
- * returns false if the reduction is too strong for the permutation. source_bytes: bytes of a source row. */
-bool   cr_resize_has_avx512(void);
-size_t cr_resize_across512_bytes(const struct cr_axis *axis);
-bool   cr_resize_across512_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables);
-void   cr_resize_across512(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src, size_t src_stride,
-                           int rows, uint8_t *dst, size_t dst_stride);
-void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
 
-/* data/image/resize_avx2.c: the same for the level avx2. cr_resize_across256_make also returns false for rows of less
- * than 16 bytes. cr_resize_down256 returns false, and writes nothing, for less than 32 bytes or too many taps. */
-size_t cr_resize_across256_bytes(const struct cr_axis *axis);
-bool   cr_resize_across256_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables);
-void   cr_resize_across256(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src, size_t src_stride,
-                           int rows, uint8_t *dst, size_t dst_stride);
-bool cr_resize_down256(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
+/* The passes for a kind of CPU, for samples of 8 bits. make_across fills `tables`, which has across_bytes bytes and is
+ * aligned to 64; false: the reduction is too strong, or the image too small. source_bytes: bytes of a source row. down:
+ * one row of the result from `taps` rows at src; false: nothing is written, because there are too many taps or too few
+ * bytes. */
+struct cr_resize_kernel {
+    size_t (*across_bytes)(const struct cr_axis *axis);
+    bool (*make_across)(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables);
+    void (*across)(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src, size_t src_stride, int rows,
+                   uint8_t *dst, size_t dst_stride);
+    bool (*down)(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
+};
+/* x86-64 only. The second needs byte permutation and 16-bit dot products (Ice Lake, Zen 4 and later). */
+extern const struct cr_resize_kernel cr_resize_avx2, cr_resize_avx512;
+
+/* data/image/resize_wide.c: the passes for samples of 16 bits. Source rows [row, row + rows) to dst, rows of dst_stride
+ * bytes; rows at src, from source row `row` on, to job->dst. */
+struct cr_resize;
+void cr_resize_across_wide(const struct cr_resize *job, const struct cr_axis *axis, int row, int rows, uint8_t *dst,
+                           size_t dst_stride);
+void cr_resize_down_wide(const struct cr_resize *job, const struct cr_axis *axis, const uint8_t *src, size_t stride,
+                         int row);
 
 #endif

@@ -44,11 +44,7 @@ static void store_clamped(void *to, unsigned mask, simde__m512i v) {
 #define _mm512_mask_cvtusepi32_storeu_epi8 store_clamped
 
 /* The two sources under other names, and without the attribute target(...). */
-#define cr_resize_has_avx512 simde_has_avx512
-#define cr_resize_across512_bytes simde_across512_bytes
-#define cr_resize_across512_make simde_across512_make
-#define cr_resize_across512 simde_across512
-#define cr_resize_down512 simde_down512
+#define cr_resize_avx512 simde_resize_avx512
 #define cr_resize_run simde_resize_run
 #define cr_image_resize simde_image_resize
 #define WEIGHT_BITS WEIGHT_BITS_512
@@ -56,8 +52,7 @@ static void store_clamped(void *to, unsigned mask, simde__m512i v) {
 #include "src/data/image/resize_avx512.c"
 #undef target
 #undef WEIGHT_BITS
-#undef cr_resize_has_avx512
-#define cr_resize_has_avx512() true
+#define cr_cpu_has(feature) true
 #include "src/data/image/resize.c"
 
 bool image_resize_has_simde(void) {
