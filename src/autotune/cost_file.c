@@ -175,10 +175,7 @@ cr_status cr_cost_table_open(struct cr_device *device, const char *path, struct 
     c->device = device;
     c->lock   = CR_NONE;
     c->path   = cr_arena_printf(&c->arena, "%s", path);
-    if (!c->path) {
-        status = CR_NO_MEMORY(strlen(path));
-        goto out;
-    }
+    if (!c->path) CR_NO_MEMORY_OUT(strlen(path));
     CR_TRY_OUT(cr_cost_make_identity(c));
     read_file(c, true);
     *out = c;

@@ -191,11 +191,7 @@ cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct c
     cr_status                  status             = CR_OK;
     const int                  readers            = count_readers(io->parallel_put);
     CR_ALLOC(found, (size_t)count);
-    listed = cr_alloc((size_t)cr_st_count(file), sizeof *listed);
-    if (!listed) {
-        status = CR_NO_MEMORY((size_t)cr_st_count(file));
-        goto out;
-    }
+    CR_ALLOC_OUT(listed, (size_t)cr_st_count(file));
     CR_TRY_OUT(match(file, path, tensors, count, ignore, found, listed));
     const size_t chunk = io->parallel_put ? CR_CKPT_CACHED_BYTES : CR_CKPT_CHUNK_BYTES;
     for (int i = 0; i < readers; i++) CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, chunk, &stage[i]));

@@ -109,11 +109,22 @@ char *cr_strdup(const char *s); /* NULL when out of memory; the caller frees the
 /* Sets CR_ERR_MEMORY with the standard message. */
 cr_status cr_no_memory_at(const char *file, int line, size_t bytes);
 #define CR_NO_MEMORY(bytes) (cr_no_memory_at(__FILE__, __LINE__, (bytes)), CR_ERR_MEMORY)
+#define CR_NO_MEMORY_OUT(bytes)                                                                                        \
+    do {                                                                                                               \
+        status = CR_NO_MEMORY(bytes);                                                                                  \
+        goto out;                                                                                                      \
+    } while (0)
 /* Allocates `count` elements for the pointer `var`, or returns CR_ERR_MEMORY from the enclosing function. */
 #define CR_ALLOC(var, count)                                                                                           \
     do {                                                                                                               \
         (var) = cr_alloc((count), sizeof *(var));                                                                      \
         if (!(var)) return CR_NO_MEMORY((size_t)(count) * sizeof *(var));                                              \
+    } while (0)
+/* The same for functions with a cleanup label, as CR_TRY_OUT. */
+#define CR_ALLOC_OUT(var, count)                                                                                       \
+    do {                                                                                                               \
+        (var) = cr_alloc((count), sizeof *(var));                                                                      \
+        if (!(var)) CR_NO_MEMORY_OUT((size_t)(count) * sizeof *(var));                                                 \
     } while (0)
 
 /* Makes room for element `index` of an array from cr_realloc, or returns CR_ERR_MEMORY from the enclosing function. The

@@ -348,18 +348,12 @@ static cr_status read_whole(const char *path, int flags, size_t limit, char **ou
     cr_status   status = CR_OK;
     int         fd;
     CR_TRY(cr_fs_open_regular(path, O_RDONLY | flags, &fd));
-    if (fstat(fd, &s) < 0) {
-        status = cr_fs_refused(path, "read", errno);
-        goto out;
-    }
+    if (fstat(fd, &s) < 0) CR_TRY_OUT(cr_fs_refused(path, "read", errno));
     if ((uint64_t)s.st_size > limit)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: has %lld bytes; at most %zu are expected here", path, (long long)s.st_size,
                     limit);
     text = cr_alloc((size_t)s.st_size + 1, 1);
-    if (!text) {
-        status = CR_NO_MEMORY((size_t)s.st_size + 1);
-        goto out;
-    }
+    if (!text) CR_NO_MEMORY_OUT((size_t)s.st_size + 1);
     CR_TRY_OUT(cr_fs_read_at(fd, path, text, (size_t)s.st_size, 0));
     *out = text;
     text = NULL;

@@ -152,10 +152,7 @@ cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struc
         size_t         bytes = (size_t)copy.width * (size_t)copy.height * cr_format_bytes(copy.format);
         const uint8_t *rgb   = copy.rgb;
         copy.rgb             = cr_alloc(bytes, 1);
-        if (!copy.rgb) {
-            status = CR_NO_MEMORY(bytes);
-            goto out;
-        }
+        if (!copy.rgb) CR_NO_MEMORY_OUT(bytes);
         memcpy(copy.rgb, rgb, bytes);
     }
     *out   = copy;

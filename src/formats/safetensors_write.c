@@ -183,17 +183,11 @@ static cr_status create(int fd, const char *path, const struct cr_st_entry *entr
     }
     writer->fd   = fd;
     writer->path = cr_strdup(path);
-    if (!writer->path) {
-        status = CR_NO_MEMORY(strlen(path) + 1);
-        goto out;
-    }
+    if (!writer->path) CR_NO_MEMORY_OUT(strlen(path) + 1);
     CR_TRY_OUT(place_entries(writer, entries, count));
     CR_TRY_OUT(build_header(writer, meta, meta_count));
     if (fd < 0) writer->fd = cr_fs_create(path);
-    if (writer->fd < 0) {
-        status = cr_fs_refused(path, "create", errno);
-        goto out;
-    }
+    if (writer->fd < 0) CR_TRY_OUT(cr_fs_refused(path, "create", errno));
     CR_TRY_OUT(cr_fs_write(writer->fd, path, writer->header.data, writer->header.length, writer->total));
     *out   = writer;
     writer = NULL;
@@ -273,10 +267,7 @@ cr_status cr_st_finish(struct cr_st_writer *writer) {
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %" PRIu64 " bytes of tensors were declared, %" PRIu64 " written", writer->path,
                     writer->total, writer->written);
     if (writer->tensor_sums_at) CR_TRY_OUT(write_sums(writer));
-    if (cr_fs_sync(writer->fd) < 0) {
-        status = cr_fs_refused(writer->path, "write to the disk", errno);
-        goto out;
-    }
+    if (cr_fs_sync(writer->fd) < 0) CR_TRY_OUT(cr_fs_refused(writer->path, "write to the disk", errno));
     int fd     = writer->fd;
     writer->fd = -1;
     if (cr_fs_close(fd) < 0) {

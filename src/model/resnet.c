@@ -369,11 +369,10 @@ cr_status cr_model_open_at(const struct cr_config *c, int64_t epoch, int classes
     cr_model_emit(&net, &m, 1, eval_size);
     bool failed = p.failed || m.store.failed, too_large = p.too_large;
     cr_program_free(&p);
-    if (too_large) {
-        status = cr_config_fail(c, "data.image_size",
-                                "tensors of more than 2^50 bytes for one image: lower model.widths or data.image_size");
-        goto out;
-    }
+    if (too_large)
+        CR_TRY_OUT(
+            cr_config_fail(c, "data.image_size",
+                           "tensors of more than 2^50 bytes for one image: lower model.widths or data.image_size"));
     if (failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the network");
     CR_TRY_OUT(check_quantized(c, &m.store));
     cr_optim_prepare(&m.store, c);

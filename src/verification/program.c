@@ -138,8 +138,7 @@ static cr_status check_op(const struct check *c, int index) {
     struct launch l      = {.exec = c->exec, .program = c->program};
     cr_status     status = CR_OK;
     l.part               = cr_op_parts(&c->program->op[index], &l.parts);
-    l.copy               = cr_alloc((size_t)l.parts, sizeof *l.copy);
-    if (!l.copy) return CR_NO_MEMORY((size_t)l.parts * sizeof *l.copy);
+    CR_ALLOC(l.copy, (size_t)l.parts);
     CR_TRY_OUT(fetch_before(&l));
     CR_TRY_OUT(cr_exec_run_range(c->exec, c->step, index, index));
     CR_TRY_OUT(fetch_after(&l));

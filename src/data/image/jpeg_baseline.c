@@ -180,8 +180,7 @@ cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, con
     *done = false;
     if (cr_cpu_level() < CR_CPU_AVX2 || !cr_jpeg_is_plain(jpeg)) return CR_OK;
     if (!scratch->jpeg_tables) {
-        scratch->jpeg_tables = cr_alloc(1, sizeof *scratch->jpeg_tables);
-        if (!scratch->jpeg_tables) return CR_NO_MEMORY(sizeof *scratch->jpeg_tables);
+        CR_ALLOC(scratch->jpeg_tables, 1);
     }
     set_geometry(&f, jpeg, part->box);
     for (int i = 0; i < f.components; i++)

@@ -346,10 +346,7 @@ cr_status cr_torch_open(const char *path, struct cr_st_file **out) {
     if (key) r.file->path[key - path - 1] = 0;
     path = r.file->path;
     CR_TRY_OUT(cr_fs_open_regular(path, O_RDONLY, &r.file->fd));
-    if (fstat(r.file->fd, &s) < 0) {
-        status = cr_fs_refused(path, "read", errno);
-        goto out;
-    }
+    if (fstat(r.file->fd, &s) < 0) CR_TRY_OUT(cr_fs_refused(path, "read", errno));
     r.file_bytes = (uint64_t)s.st_size;
     r.pickle     = (struct cr_pickle){.fd = r.file->fd, .path = r.file->path};
     CR_TRY_OUT(read_contents(&r, key));

@@ -170,8 +170,7 @@ static cr_status calibrate(struct calibrator *c, struct cr_calibration *out) {
     CR_TRY(run_pass(c, false));
     CR_TRY(run_pass(c, true));
     out->images = c->images;
-    out->at     = cr_alloc((size_t)c->session.model.store.params, sizeof *out->at);
-    if (!out->at) return CR_NO_MEMORY(sizeof *out->at);
+    CR_ALLOC(out->at, (size_t)c->session.model.store.params);
     CR_TRY(activation_scales(c, out));
     return filter_scales(c, out);
 }
