@@ -12,25 +12,7 @@ bool cr_verify_fuses_finalize(const struct cr_op *op) {
     return op->kind == CR_OP_conv_grad && op->in[CR_IN_conv_grad_gamma] >= 0;
 }
 
-/* The variance is a difference, so its error is the sum of the errors of E[x^2] and mean^2. The error of rstd follows
- * from 1/sqrt of both ends of the variance's interval. */
-void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIFY_BN_NUMBERS],
-                        double error[CR_VERIFY_BN_NUMBERS]) {
-    const double M = (double)f->attr->count, mean = f->sum / M, square = f->squares / M, d_sum = f->sum_error / M;
-    const struct cr_verify_moments moments = {.attr       = f->attr,
-                                              .mean       = mean,
-                                              .var        = square - mean * mean,
-                                              .mean_error = d_sum,
-                                              .var_error  = f->squares_error / M + 2 * fabs(mean) * d_sum +
-                                                           d_sum * d_sum + f->k * (fabs(square) + mean * mean),
-                                              .gamma        = f->gamma,
-                                              .beta         = f->beta,
-                                              .running_mean = f->running_mean,
-                                              .running_var  = f->running_var,
-                                              .k            = f->k};
-    cr_verify_finalize_moments(&moments, want, error);
-}
-
+/* The error of rstd follows from 1/sqrt of both ends of the variance's interval. */
 void cr_verify_finalize_moments(const struct cr_verify_moments *f, double want[CR_VERIFY_BN_NUMBERS],
                                 double error[CR_VERIFY_BN_NUMBERS]) {
     const double M = (double)f->attr->count, m = (double)f->attr->momentum, eps = (double)f->attr->eps, k = f->k;
@@ -76,31 +58,32 @@ static cr_status make_slack(struct cr_verify_expected *e, int first, int last) {
     return CR_OK;
 }
 
-static double at(const struct cr_verify_values *v, int slot, int64_t i) {
-    return ((const double *)v->in[slot])[i];
-}
-
 /* If NaN may appear in sums that are finite in the reference, the running statistics may be updated or not. */
 cr_status cr_verify_finalize_conv(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     if (!cr_verify_fuses_finalize(v->op)) return CR_OK;
     const int     sums = CR_OUT_conv_sums, mean_rstd = CR_OUT_conv_mean_rstd, next = CR_OUT_conv_next_scale_bias;
     const int64_t K = e->elems[sums] / 2;
+    const double  M = (double)v->op->attr.conv.bn.count, k = roundings(e, CR_OP_bn_finalize);
     CR_TRY(make_slack(e, next, CR_OUT_conv_running_var));
     for (int64_t c = 0; c < K; c++) {
-        bool                            any[2];
-        double                          want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
-        const struct cr_verify_finalize f      = {.attr          = &v->op->attr.conv.bn,
-                                                  .sum           = e->want[sums][c],
-                                                  .squares       = e->want[sums][K + c],
-                                                  .sum_error     = cr_verify_error(e, sums, c, &any[0]),
-                                                  .squares_error = cr_verify_error(e, sums, K + c, &any[1]),
-                                                  .gamma         = at(v, CR_IN_conv_gamma, c),
-                                                  .beta          = at(v, CR_IN_conv_beta, c),
-                                                  .running_mean  = at(v, CR_IN_conv_running_mean, c),
-                                                  .running_var   = at(v, CR_IN_conv_running_var, c),
-                                                  .k             = roundings(e, CR_OP_bn_finalize)};
-        const bool                      unsure = any[0] || any[1];
-        cr_verify_finalize(&f, want, error);
+        bool         any[2];
+        double       want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
+        const double d_sum = cr_verify_error(e, sums, c, &any[0]) / M, mean = e->want[sums][c] / M;
+        const double d_square = cr_verify_error(e, sums, K + c, &any[1]) / M, square = e->want[sums][K + c] / M;
+        const bool   unsure = any[0] || any[1];
+        /* The variance is a difference, so its error is the sum of the errors of E[x^2] and mean^2. */
+        const double var_error = d_square + 2 * fabs(mean) * d_sum + d_sum * d_sum + k * (fabs(square) + mean * mean);
+        const struct cr_verify_moments f = {.attr         = &v->op->attr.conv.bn,
+                                            .mean         = mean,
+                                            .var          = square - mean * mean,
+                                            .mean_error   = d_sum,
+                                            .var_error    = var_error,
+                                            .gamma        = in_at(v, CR_IN_conv_gamma, c),
+                                            .beta         = in_at(v, CR_IN_conv_beta, c),
+                                            .running_mean = in_at(v, CR_IN_conv_running_mean, c),
+                                            .running_var  = in_at(v, CR_IN_conv_running_var, c),
+                                            .k            = k};
+        cr_verify_finalize_moments(&f, want, error);
         for (int half = 0; half < 2; half++) {
             put(e, mean_rstd, half * K + c, want[CR_VERIFY_BN_MEAN + half], error[CR_VERIFY_BN_MEAN + half], unsure);
             put(e, next, half * K + c, want[CR_VERIFY_BN_SCALE + half], error[CR_VERIFY_BN_SCALE + half], unsure);
@@ -146,9 +129,9 @@ cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct 
                                .product   = e->want[grad_sums][C + c],
                                .d_sum     = cr_verify_error(e, grad_sums, c, &any[0]),
                                .d_product = cr_verify_error(e, grad_sums, C + c, &any[1]),
-                               .mean      = at(v, CR_IN_conv_grad_mean_rstd, c),
-                               .rstd      = at(v, CR_IN_conv_grad_mean_rstd, C + c),
-                               .gamma     = at(v, CR_IN_conv_grad_gamma, c),
+                               .mean      = in_at(v, CR_IN_conv_grad_mean_rstd, c),
+                               .rstd      = in_at(v, CR_IN_conv_grad_mean_rstd, C + c),
+                               .gamma     = in_at(v, CR_IN_conv_grad_gamma, c),
                                .M         = (double)v->op->attr.conv.bn.count,
                                .k         = roundings(e, CR_OP_bn_grad_finalize)};
         put_coeffs(e, c, C, &g, any[0] || any[1]);

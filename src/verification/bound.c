@@ -171,7 +171,7 @@ static void adjust_sgd(struct cr_op *op, struct cr_step_block *step) {
 /* Elements that are not updated (frozen parameters, padding, a suppressed update) must not change at all. A masked
  * weight must be 0; its magnitude is 0 like its value. Counters are exact. */
 static void correct_sgd(const struct cr_verify_values *v, double *const scale[]) {
-    const bool suppressed = ((const double *)v->in[CR_IN_sgd_norm])[1] != 0;
+    const bool suppressed = in_at(v, CR_IN_sgd_norm, 1) != 0;
     for (int slot = CR_OUT_sgd_value; slot <= CR_OUT_sgd_momentum; slot++) {
         if (!scale[slot]) continue;
         const double *before = slot == CR_OUT_sgd_value ? v->in[CR_IN_sgd_value] : v->in[CR_IN_sgd_momentum];
@@ -202,16 +202,16 @@ static struct update update_of(const struct cr_verify_values *v, double *const s
 static double adam_magnitudes(const struct update *m, int64_t i, double *first, double *second) {
     const struct cr_verify_values *v    = m->v;
     const struct cr_sgd_attr      *attr = &v->op->attr.sgd;
-    const double                   t    = ((const double *)v->in[CR_IN_adamw_state])[CR_STATE_UPDATES] + 1,
-                 g                      = fabs(m->clip * ((const double *)v->in[CR_IN_adamw_grad])[i]);
-    *first  = m->mu * fabs(((const double *)v->in[CR_IN_adamw_momentum])[i]) + (1 - m->mu) * g;
-    *second = attr->beta2 * ((const double *)v->in[CR_IN_adamw_second])[i] + (1 - attr->beta2) * g * g;
+    const double                   t    = in_at(v, CR_IN_adamw_state, CR_STATE_UPDATES) + 1,
+                 g                      = fabs(m->clip * in_at(v, CR_IN_adamw_grad, i));
+    *first                              = m->mu * fabs(in_at(v, CR_IN_adamw_momentum, i)) + (1 - m->mu) * g;
+    *second                             = attr->beta2 * in_at(v, CR_IN_adamw_second, i) + (1 - attr->beta2) * g * g;
     return *first / (1 - pow(m->mu, t)) / (sqrt(*second / (1 - pow(attr->beta2, t))) + attr->eps);
 }
 
 /* ratio: the trust ratio of LAMB, 1 for AdamW. */
 static void update_adamw(const struct update *m, int64_t i, double decay, double ratio) {
-    const double w = fabs(((const double *)m->v->in[CR_IN_adamw_value])[i]);
+    const double w = fabs(in_at(m->v, CR_IN_adamw_value, i));
     double       first, second;
     const double size                  = adam_magnitudes(m, i, &first, &second);
     m->scale[CR_OUT_adamw_momentum][i] = first;
@@ -221,29 +221,24 @@ static void update_adamw(const struct update *m, int64_t i, double decay, double
 
 /* A filter that moves along its direction. */
 static void update_muon(const struct update *m, int64_t i, double decay, double factor) {
-    const struct cr_verify_values *v  = m->v;
-    const double                   w  = fabs(((const double *)v->in[CR_IN_muon_value])[i]),
-                 g                    = fabs(m->clip * ((const double *)v->in[CR_IN_muon_grad])[i]);
-    m->scale[CR_OUT_muon_momentum][i] = m->mu * fabs(((const double *)v->in[CR_IN_muon_momentum])[i]) + (1 - m->mu) * g;
-    m->scale[CR_OUT_muon_value][i] =
-        w + m->lr * (decay * w + factor * fabs(((const double *)v->in[CR_IN_muon_direction])[i]));
+    const struct cr_verify_values *v = m->v;
+    const double w = fabs(in_at(v, CR_IN_muon_value, i)), g = fabs(m->clip * in_at(v, CR_IN_muon_grad, i));
+    m->scale[CR_OUT_muon_momentum][i] = m->mu * fabs(in_at(v, CR_IN_muon_momentum, i)) + (1 - m->mu) * g;
+    m->scale[CR_OUT_muon_value][i]    = w + m->lr * (decay * w + factor * fabs(in_at(v, CR_IN_muon_direction, i)));
 }
 
 static void update_lars(const struct update *m, int64_t i, double decay, double ratio) {
-    const struct cr_verify_values *v  = m->v;
-    const double                   w  = fabs(((const double *)v->in[CR_IN_lars_value])[i]),
-                 g                    = fabs(m->clip * ((const double *)v->in[CR_IN_lars_grad])[i]);
-    const double step                 = ratio * (g + decay * w),
-                 next                 = m->mu * fabs(((const double *)v->in[CR_IN_lars_momentum])[i]) + step;
+    const struct cr_verify_values *v = m->v;
+    const double w = fabs(in_at(v, CR_IN_lars_value, i)), g = fabs(m->clip * in_at(v, CR_IN_lars_grad, i));
+    const double step = ratio * (g + decay * w), next = m->mu * fabs(in_at(v, CR_IN_lars_momentum, i)) + step;
     m->scale[CR_OUT_lars_momentum][i] = next;
     m->scale[CR_OUT_lars_value][i]    = w + m->lr * (v->op->attr.sgd.nesterov ? step + m->mu * next : next);
 }
 
 static double lars_ratio(const struct update *m, const struct cr_param *q, int64_t k, double decay) {
     const double *norms = m->v->in[CR_IN_lars_norms];
-    const double  w = sqrt(norms[2 * k]), g = m->clip *
-                                             ((const double *)m->v->in[CR_IN_lars_state])[CR_STATE_LOSS_SCALE] *
-                                             sqrt(norms[2 * k + 1]);
+    const double  w     = sqrt(norms[2 * k]),
+                 g      = m->clip * in_at(m->v, CR_IN_lars_state, CR_STATE_LOSS_SCALE) * sqrt(norms[2 * k + 1]);
     const struct cr_sgd_attr *attr = &m->v->op->attr.sgd;
     if ((q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) || !(w > 0 && g > 0)) return 1;
     return attr->trust * w / (g + decay * w + attr->eps);
@@ -266,11 +261,10 @@ static void closed_update(const struct cr_verify_values *v, double *const scale[
     const struct cr_param_store *store = v->program->store;
     struct update                m     = update_of(v, scale);
     const double                 lr    = m.lr;
-    const uint8_t               *mask  = v->in[CR_IN_sgd_mask];
     const bool                   adam  = v->op->kind != CR_OP_lars;
     for (int s = 0; s < (adam ? CR_OUTS_adamw : CR_OUTS_lars); s++)
         if (scale[s]) memset(scale[s], 0, (size_t)elems(v->program, v->op->out[s]) * sizeof *scale[s]);
-    if (((const double *)v->in[CR_IN_sgd_norm])[1] != 0) return;
+    if (in_at(v, CR_IN_sgd_norm, 1) != 0) return;
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q     = &store->param[k];
         const double           decay = q->decay ? (double)v->step->weight_decay : 0;
@@ -278,7 +272,7 @@ static void closed_update(const struct cr_verify_values *v, double *const scale[
         const double ratio = ratio_of(&m, q, k, decay);
         m.lr               = lr * q->lr_scale;
         for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
-            if (mask && !(mask[i / 8] >> (i % 8) & 1)) continue;
+            if (is_pruned(v, CR_IN_sgd_mask, i)) continue;
             if (v->op->kind == CR_OP_muon && cr_muon_has_direction(q))
                 update_muon(&m, i, decay, cr_muon_factor(q));
             else if (adam)
@@ -292,18 +286,17 @@ static void closed_update(const struct cr_verify_values *v, double *const scale[
 static void closed_lamb_norms(const struct cr_verify_values *v, double *const scale[]) {
     const struct cr_param_store *store = v->program->store;
     const struct update          m     = update_of(v, scale);
-    const uint8_t               *mask  = v->in[CR_IN_lamb_norms_mask];
-    const bool                   good  = ((const double *)v->in[CR_IN_lamb_norms_norm])[1] == 0;
+    const bool                   good  = in_at(v, CR_IN_lamb_norms_norm, 1) == 0;
     memset(scale[0], 0, (size_t)elems(v->program, v->op->out[0]) * sizeof *scale[0]);
     for (int k = 0; k < store->params && good; k++) {
         const struct cr_param *q     = &store->param[k];
         const double           decay = q->decay ? (double)v->step->weight_decay : 0;
         if (q->frozen || cr_param_is_running(q->role)) continue;
         for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
-            const double w = fabs(((const double *)v->in[CR_IN_lamb_norms_value])[i]);
+            const double w = fabs(in_at(v, CR_IN_lamb_norms_value, i));
             double       first, second;
             scale[0][2 * k] += w * w;
-            if (mask && !(mask[i / 8] >> (i % 8) & 1)) continue;
+            if (is_pruned(v, CR_IN_lamb_norms_mask, i)) continue;
             const double d = adam_magnitudes(&m, i, &first, &second) + decay * w;
             scale[0][2 * k + 1] += d * d;
         }
@@ -336,14 +329,13 @@ static void closed_distill_grad(const struct cr_verify_values *v, double *const 
 
 /* A = |w| + |e|, because the new mean is computed from a difference. A is 0 where the mean does not change. */
 static void closed_ema(const struct cr_verify_values *v, double *const scale[]) {
-    static const int now[2]   = {CR_IN_ema_value, CR_IN_ema_running},
-                     mean[2]  = {CR_IN_ema_averages, CR_IN_ema_running_averages};
-    const bool     suppressed = ((const double *)v->in[CR_IN_ema_norm])[1] != 0;
-    const uint8_t *mask       = v->in[CR_IN_ema_mask];
+    static const int now[2]  = {CR_IN_ema_value, CR_IN_ema_running},
+                     mean[2] = {CR_IN_ema_averages, CR_IN_ema_running_averages};
+    const bool suppressed    = in_at(v, CR_IN_ema_norm, 1) != 0;
     for (int s = 0; s < 2; s++) {
         const double *w = v->in[now[s]], *e = v->in[mean[s]];
         for (int64_t i = 0; i < elems(v->program, v->op->out[s]); i++) {
-            const bool pruned = s == 0 && mask && !(mask[i / 8] >> (i % 8) & 1);
+            const bool pruned = s == 0 && is_pruned(v, CR_IN_ema_mask, i);
             scale[s][i]       = suppressed || pruned || w[i] == e[i] ? 0 : fabs(w[i]) + fabs(e[i]);
         }
     }

@@ -4,10 +4,6 @@
 #include <float.h>
 #include <math.h>
 
-static bool is_float(double x) {
-    return (double)(float)x == x;
-}
-
 struct cr_verify_mask cr_verify_mask_of(const struct cr_verify_values *v, int x, int y, int scale_bias) {
     struct cr_verify_mask g = {.slot   = x,
                                .x      = v->in[x],
@@ -97,10 +93,6 @@ static cr_status pooled_make(const struct cr_verify_values *v, int dy, int index
     for (int64_t i = 0; i < cr_tensor_elems(tx); i++)
         out->rounding[i] *= ty->dtype == CR_F64 ? 0 : cr_verify_half_ulp(ty->dtype, out->g[i]);
     return CR_OK;
-}
-
-static double or_zero(double x) {
-    return isfinite(x) ? x : 0;
 }
 
 static cr_status grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *e,

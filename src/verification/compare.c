@@ -1,12 +1,8 @@
 /* verification/compare.c: compares outputs with the reference result, element by element. See verification/verify.h. */
-#include "verification/verify.h"
+#include "verification/bound.h"
 
 #include <float.h>
 #include <math.h>
-
-static bool is_real(enum cr_dtype dtype) {
-    return dtype == CR_F32 || dtype == CR_F64 || dtype == CR_F16 || dtype == CR_BF16;
-}
 
 /* Comparison of one element. */
 struct difference {

@@ -7,10 +7,6 @@
 
 #include <math.h>
 
-static double or_zero(double x) {
-    return isfinite(x) ? x : 0;
-}
-
 /* ---- gram ---- */
 
 struct pixel_values {
@@ -188,18 +184,17 @@ cr_status cr_verify_epilogue_gram_bn_finalize(const struct cr_verify_values *v, 
     const double             k = roundings(v);
     for (int64_t c = 0; c < s.K; c++) {
         const struct moments           m = moments_of(&s, c);
-        const struct cr_verify_moments f = {
-            .attr         = &v->op->attr.bn,
-            .mean         = m.mean,
-            .var          = m.var,
-            .mean_error   = k * m.mean_terms,
-            .var_error    = k * m.var_terms,
-            .gamma        = ((const double *)v->in[CR_IN_gram_bn_finalize_gamma])[c],
-            .beta         = ((const double *)v->in[CR_IN_gram_bn_finalize_beta])[c],
-            .running_mean = ((const double *)v->in[CR_IN_gram_bn_finalize_running_mean])[c],
-            .running_var  = ((const double *)v->in[CR_IN_gram_bn_finalize_running_var])[c],
-            .k            = k};
-        double want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
+        const struct cr_verify_moments f = {.attr         = &v->op->attr.bn,
+                                            .mean         = m.mean,
+                                            .var          = m.var,
+                                            .mean_error   = k * m.mean_terms,
+                                            .var_error    = k * m.var_terms,
+                                            .gamma        = in_at(v, CR_IN_gram_bn_finalize_gamma, c),
+                                            .beta         = in_at(v, CR_IN_gram_bn_finalize_beta, c),
+                                            .running_mean = in_at(v, CR_IN_gram_bn_finalize_running_mean, c),
+                                            .running_var  = in_at(v, CR_IN_gram_bn_finalize_running_var, c),
+                                            .k            = k};
+        double                         want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
         cr_verify_finalize_moments(&f, want, error);
         for (int half = 0; half < 2; half++) {
             e->scale[CR_OUT_gram_bn_finalize_mean_rstd][half * s.K + c] = or_zero(error[CR_VERIFY_BN_MEAN + half] / k);

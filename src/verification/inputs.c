@@ -14,10 +14,6 @@
 #include <float.h>
 #include <math.h>
 
-static int64_t elems_of(const struct cr_program *p, int id) {
-    return cr_tensor_elems(&p->tensor[id]);
-}
-
 cr_status cr_verify_array(const struct cr_verify_expected *e, int slot, double **array) {
     if (*array) return CR_OK;
     CR_ALLOC(*array, (size_t)e->elems[slot]);
@@ -37,9 +33,6 @@ double cr_verify_stored(enum cr_dtype dtype, double x) {
     uint64_t one = 0;
     cr_number_store(dtype, &one, 0, x);
     return cr_number_load(dtype, &one, 0);
-}
-static bool is_float(double x) {
-    return (double)(float)x == x;
 }
 static double rectified(double x) {
     return x < 0 ? 0 : x;
@@ -77,7 +70,7 @@ static double operand_of(struct cr_verify_run *run, struct interval e) {
 
 static void make_absolute(struct cr_verify_run *run, int slot) {
     double *data = run->in[slot];
-    for (int64_t i = 0; run->pass != CR_VERIFY_WANT && i < elems_of(run->original, run->op->in[slot]); i++)
+    for (int64_t i = 0; run->pass != CR_VERIFY_WANT && i < elems(run->original, run->op->in[slot]); i++)
         data[i] = fabs(data[i]);
 }
 
@@ -87,9 +80,9 @@ static void read_activated(struct cr_verify_run *run, int x, int scale_bias) {
         return;
     }
     const enum cr_dtype dtype = tensor_of(run->original, run->op->in[x])->dtype;
-    const int64_t C = tensor_of(run->original, run->op->in[x])->dim[3], n = elems_of(run->original, run->op->in[x]);
-    double       *data = run->in[x];
-    const double *k    = run->in[scale_bias];
+    const int64_t       C = tensor_of(run->original, run->op->in[x])->dim[3], n = elems(run->original, run->op->in[x]);
+    double             *data = run->in[x];
+    const double       *k    = run->in[scale_bias];
     for (int64_t i = 0; i < n; i++) data[i] = operand_of(run, act_interval(dtype, data[i], k[i % C], k[C + i % C]));
     run->op->in[scale_bias] = CR_NONE;
 }
@@ -136,7 +129,7 @@ static void read_bn_gradient(struct cr_verify_run *run) {
         return;
     }
     const enum cr_dtype dtype = tensor_of(run->original, id)->dtype;
-    const int64_t       C = tensor_of(run->original, id)->dim[3], n = elems_of(run->original, id);
+    const int64_t       C = tensor_of(run->original, id)->dim[3], n = elems(run->original, id);
     double             *g = run->in[CR_IN_conv_grad_g];
     const double       *x = run->in[CR_IN_conv_grad_dy_x], *k = run->in[CR_IN_conv_grad_dy_coeffs];
     for (int64_t i = 0; i < n; i++) {

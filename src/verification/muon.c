@@ -75,11 +75,10 @@ static void iterate(struct rounded *r, int count) {
 static double input_at(const struct cr_verify_values *v, int64_t i) {
     const double *grad = v->in[CR_IN_muon_direction_grad], *momentum = v->in[CR_IN_muon_direction_momentum],
                  *norm = v->in[CR_IN_muon_direction_norm], *state = v->in[CR_IN_muon_direction_state];
-    const uint8_t *mask = v->in[CR_IN_muon_direction_mask];
-    const double   mu   = (double)v->step->momentum;
-    double         clip = 1;
+    const double mu   = (double)v->step->momentum;
+    double       clip = 1;
     if (v->step->clip_norm > 0) clip = fmin(1, (double)v->step->clip_norm / (sqrt(norm[0]) + 1e-6));
-    if (mask && !(mask[i / 8] >> (i % 8) & 1)) return 0;
+    if (is_pruned(v, CR_IN_muon_direction_mask, i)) return 0;
     const double g = clip / state[CR_STATE_LOSS_SCALE] * grad[i], m = mu * momentum[i] + (1 - mu) * g;
     return v->op->attr.sgd.nesterov ? g + mu * (m - g) : m;
 }
@@ -131,7 +130,7 @@ static enum cr_dtype product_type(enum cr_math math) {
 cr_status cr_verify_epilogue_muon(const struct cr_verify_values *v, struct cr_verify_expected *expected) {
     const struct cr_param_store *store = v->program->store;
     const int                    y     = CR_OUT_muon_direction_y;
-    if (((const double *)v->in[CR_IN_muon_direction_norm])[1] != 0) return CR_OK;
+    if (in_at(v, CR_IN_muon_direction_norm, 1) != 0) return CR_OK;
     CR_TRY(cr_verify_array(expected, y, &expected->slack[y]));
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q = &store->param[k];

@@ -233,7 +233,7 @@ double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     case CR_OP_pool_bn_grad_sums:
     case CR_OP_relu_grad: return n * unit * largest_operand(v); /* rstd is an operand */
     case CR_OP_grad_norm: {
-        const double scale = ((const double *)v->in[CR_IN_grad_norm_state])[CR_STATE_LOSS_SCALE];
+        const double scale = in_at(v, CR_IN_grad_norm_state, CR_STATE_LOSS_SCALE);
         return n * unit * largest(1, 1 / (scale * scale));
     }
     default: return n * unit;

@@ -61,10 +61,6 @@ static void sums_add(const struct sums *q, const struct cr_verify_expected *e, e
     if (isfinite(v) && !isfinite(r)) s[0].unused = s[1].unused = true; /* infinite only if rounded before the sum */
 }
 
-static double or_zero(double x) {
-    return isfinite(x) ? x : 0;
-}
-
 static void sums_put(const struct sum *s, struct cr_verify_expected *e, int slot, int64_t i) {
     e->want[slot][i]  = s->want;
     e->scale[slot][i] = s->unused ? CR_VERIFY_UNUSED : or_zero(s->scale);
@@ -101,7 +97,7 @@ static cr_status compute_sums(const struct cr_verify_values *v, struct cr_verify
 /* ---- relaxations of libraries (device/kernel.h): intermediate values are rounded to the type of the images ---- */
 
 static double size_at(const struct cr_verify_values *v, int slot, int64_t i) {
-    return v->op->in[slot] >= 0 ? fabs(((const double *)v->in[slot])[i]) : 0;
+    return v->op->in[slot] >= 0 ? fabs(in_at(v, slot, i)) : 0;
 }
 
 /* Adds the rounding of the sum of products, or of the bias, to the slack. want = ReLU(sum + add + bias). */
@@ -159,7 +155,7 @@ static double first_value(const struct cr_verify_values *v, int64_t pixel, int64
     const struct cr_tensor *x  = tensor_of(v->original, v->op->in[CR_IN_conv_pair_x]);
     const double           *in = v->in[CR_IN_conv_pair_x], *w = v->in[CR_IN_conv_pair_first_w];
     const int64_t           C = x->dim[3], row = pixel / x->dim[2] % x->dim[1], column = pixel % x->dim[2];
-    double                  sum = ((const double *)v->in[CR_IN_conv_pair_first_bias])[k];
+    double                  sum = in_at(v, CR_IN_conv_pair_first_bias, k);
     *scale                      = fabs(sum);
     for (int64_t tap = 0; tap < 9; tap++) {
         const int64_t down = tap / 3 - 1, right = tap % 3 - 1;

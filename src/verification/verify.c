@@ -1,14 +1,10 @@
 /* verification/verify.c: computes the reference result of an op and the scale of its error bound. See
  * verification/verify.h. */
-#include "verification/verify.h"
+#include "verification/bound.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
-
-static bool is_real(enum cr_dtype dtype) {
-    return dtype == CR_F32 || dtype == CR_F64 || dtype == CR_F16 || dtype == CR_BF16;
-}
 
 /* ---- the reference run: the same op on f64 tensors ---- */
 
@@ -153,10 +149,7 @@ static cr_status run_reference(struct ref_run *t) {
     CR_TRY(cr_kernel_prepare(t->cpu, t->kernel, &t->program, &t->op, &call.prepared, &bytes));
     if (bytes) {
         call.workspace = cr_alloc(bytes, 1);
-        if (!call.workspace) {
-            status = CR_NO_MEMORY(bytes);
-            goto out;
-        }
+        if (!call.workspace) CR_NO_MEMORY_OUT(bytes);
     }
     CR_TRY_OUT(t->kernel->launch(t->cpu, &call));
     CR_TRY_OUT(t->cpu->backend->sync(t->cpu));

@@ -160,6 +160,8 @@ struct cr_verify_rule {
     char        before; /* the letter for accumulated outputs */
     double      extra;  /* number of roundings around the reduction */
 };
+typedef void      cr_verify_prologue(struct cr_verify_run *run);
+typedef cr_status cr_verify_epilogue(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 /* The functions of an op kind. */
 struct cr_verify_hooks {
     /* Changes attributes and step block for the run on magnitudes (mean of normalize, sign of lr); may be NULL. */
@@ -169,9 +171,9 @@ struct cr_verify_hooks {
     /* Corrects A after the run on magnitudes; may be NULL. */
     void (*correct)(const struct cr_verify_values *v, double *const scale[]);
     /* Replaces operands before each run; may be NULL. */
-    void (*prologue)(struct cr_verify_run *run);
+    cr_verify_prologue *prologue;
     /* Adds masks, sums and bits of a fused op at the end; may be NULL. */
-    cr_status (*epilogue)(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+    cr_verify_epilogue *epilogue;
 };
 bool                          cr_verify_is_exact(const struct cr_op *op);
 const struct cr_verify_rule  *cr_verify_rule(enum cr_op_kind kind); /* asserts that the kind has a rule */
@@ -227,15 +229,6 @@ enum {
     CR_VERIFY_BN_RUNNING_VAR,
     CR_VERIFY_BN_NUMBERS
 };
-/* Inputs of bn_finalize for one channel: the sums, their possible errors, and k, the relative error of a few roundings.
- */
-struct cr_verify_finalize {
-    const struct cr_bn_attr *attr;
-    double                   sum, squares, sum_error, squares_error, gamma, beta, running_mean, running_var, k;
-};
-/* Computes the results and their possible errors. */
-void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIFY_BN_NUMBERS],
-                        double error[CR_VERIFY_BN_NUMBERS]);
 /* Returns whether a convolution finalizes its own BN sums. The bounds then depend on the math. */
 bool cr_verify_fuses_finalize(const struct cr_op *op);
 /* Largest error of element i of an output, including the rounding to its type. *any: every value is allowed. */
@@ -243,7 +236,8 @@ double    cr_verify_error(const struct cr_verify_expected *expected, int slot, i
 cr_status cr_verify_finalize_conv(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 
-/* The same from the mean and the biased variance, which may be negative, and their possible errors. */
+/* Inputs of bn_finalize for one channel: the mean, the biased variance, which may be negative, their possible errors,
+ * and k, the relative error of a few roundings. Computes the results and their possible errors. */
 struct cr_verify_moments {
     const struct cr_bn_attr *attr;
     double                   mean, var, mean_error, var_error, gamma, beta, running_mean, running_var, k;
@@ -253,33 +247,15 @@ void cr_verify_finalize_moments(const struct cr_verify_moments *f, double want[C
 /* max(x*scale + bias, 0), rounded to dtype; *off: the largest difference of the value that a kernel computes. */
 double cr_verify_activated(enum cr_dtype dtype, double x, double scale, double bias, double *off);
 
-/* Prologues and epilogues of struct cr_verify_hooks. */
-void      cr_verify_prologue_gram(struct cr_verify_run *run);
-void      cr_verify_prologue_gram_dgrad(struct cr_verify_run *run);
-void      cr_verify_prologue_conv(struct cr_verify_run *run);
-void      cr_verify_prologue_wgrad(struct cr_verify_run *run);
-void      cr_verify_prologue_dgrad(struct cr_verify_run *run);
-void      cr_verify_prologue_conv_grad(struct cr_verify_run *run);
-void      cr_verify_prologue_maxpool(struct cr_verify_run *run);
-cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_conv_pool(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_gram(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_gram_bn_finalize(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_gram_bn_sums(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_gram_bn_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_gram_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-void      cr_verify_closed_muon(const struct cr_verify_values *v, double *const scale[]);
-cr_status cr_verify_epilogue_muon(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_head(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_relu_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_maxpool(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_bn_apply(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_pool_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *expected);
-cr_status cr_verify_epilogue_pool_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+/* The functions of struct cr_verify_hooks. */
+cr_verify_prologue cr_verify_prologue_gram, cr_verify_prologue_gram_dgrad, cr_verify_prologue_conv,
+    cr_verify_prologue_wgrad, cr_verify_prologue_dgrad, cr_verify_prologue_conv_grad, cr_verify_prologue_maxpool;
+cr_verify_epilogue cr_verify_epilogue_conv, cr_verify_epilogue_conv_pool, cr_verify_epilogue_conv_pair,
+    cr_verify_epilogue_dgrad, cr_verify_epilogue_conv_grad, cr_verify_epilogue_gram,
+    cr_verify_epilogue_gram_bn_finalize, cr_verify_epilogue_gram_bn_sums, cr_verify_epilogue_gram_bn_grad,
+    cr_verify_epilogue_gram_dgrad, cr_verify_epilogue_muon, cr_verify_epilogue_head, cr_verify_epilogue_relu_grad,
+    cr_verify_epilogue_maxpool, cr_verify_epilogue_bn_apply, cr_verify_epilogue_bn_grad_sums,
+    cr_verify_epilogue_bn_grad_apply, cr_verify_epilogue_pool_bn_grad_sums, cr_verify_epilogue_pool_bn_grad_apply;
+void cr_verify_closed_muon(const struct cr_verify_values *v, double *const scale[]);
 
 #endif
