@@ -3,31 +3,25 @@
 
 #include <string.h>
 
-size_t cr_dtype_bytes(enum cr_dtype dtype) {
-    static const size_t table[] = {
-#define X(constant, name, st_name, bytes) [constant] = bytes,
-        CR_DTYPES(X)
+static const struct {
+    size_t      bytes;
+    const char *name, *safetensors_name;
+} dtypes[] = {
+#define X(constant, name, st_name, bytes) [constant] = {bytes, name, st_name},
+    CR_DTYPES(X)
 #undef X
-    };
-    return table[dtype];
+};
+
+size_t cr_dtype_bytes(enum cr_dtype dtype) {
+    return dtypes[dtype].bytes;
 }
 
 const char *cr_dtype_name(enum cr_dtype dtype) {
-    static const char *const table[] = {
-#define X(constant, name, st_name, bytes) [constant] = name,
-        CR_DTYPES(X)
-#undef X
-    };
-    return table[dtype];
+    return dtypes[dtype].name;
 }
 
 const char *cr_dtype_safetensors_name(enum cr_dtype dtype) {
-    static const char *const table[] = {
-#define X(constant, name, st_name, bytes) [constant] = st_name,
-        CR_DTYPES(X)
-#undef X
-    };
-    return table[dtype];
+    return dtypes[dtype].safetensors_name;
 }
 
 static uint32_t float_bits(float x) {

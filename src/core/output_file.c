@@ -14,78 +14,53 @@
 
 enum { START_BYTES = 1024 }; /* how much of a file is read to recognise it */
 
-struct start {
-    const char *bytes;
-    size_t      count;
+/* Text that a file of cresnet has, at this place or ANYWHERE in its start. */
+struct mark {
+    size_t      at;
+    const char *text;
+    size_t      bytes;
 };
-
-static bool begins_with(struct start s, size_t at, const void *text, size_t count) {
-    return s.count >= at + count && memcmp(s.bytes + at, text, count) == 0;
-}
-#define BEGINS_WITH(s, at, text) begins_with((s), (at), (text), sizeof(text) - 1)
-
-/* The length of the header, and metadata that begins with the key: keys are sorted. */
-static bool is_export(struct start s) {
-    return BEGINS_WITH(s, 8, "{\"__metadata__\":{\"" CR_OUTPUT_EXPORT_KEY "\":");
-}
-
-/* Field 1: the version of the format, field 2: the producer. */
-static bool is_onnx(struct start s) {
-    return BEGINS_WITH(s, 0, "\x08") && BEGINS_WITH(s, 2, "\x12\x07" CR_OUTPUT_PRODUCER);
-}
-
-static bool is_confusion(struct start s) {
-    return BEGINS_WITH(s, 0, CR_OUTPUT_CSV_START ",") || BEGINS_WITH(s, 0, CR_OUTPUT_CSV_LIST "\n");
-}
-
-static bool is_predictions(struct start s) {
-    return BEGINS_WITH(s, 0, CR_OUTPUT_PREDICTIONS_START ",");
-}
-
-static bool is_report(struct start s) {
-    return BEGINS_WITH(s, 0, "<!DOCTYPE html>\n") &&
-           memmem(s.bytes, s.count, "name=\"generator\" content=\"cresnet ", 34) != NULL;
-}
-
+#define ANYWHERE SIZE_MAX
+#define MARK(at, text)                                                                                                 \
+    { at, text, sizeof(text) - 1 }
 /* The text chunk follows the header chunk: 8 bytes of signature, 25 bytes, then length and type of the next chunk. */
-static bool is_explain_png(struct start s) {
-    return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXtSoftware\0" CR_OUTPUT_EXPLAIN_SOFTWARE);
-}
-
-static bool is_show_png(struct start s) {
-    return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXtSoftware\0" CR_OUTPUT_SHOW_SOFTWARE);
-}
-
-static bool is_explain_csv(struct start s) {
-    return BEGINS_WITH(s, 0, CR_OUTPUT_EXPLAIN_START ",");
-}
-
-static bool is_pool_svg(struct start s) {
-    return BEGINS_WITH(s, 0, CR_OUTPUT_POOL_SVG_START);
-}
-
-static bool is_pack(struct start s) {
-    return BEGINS_WITH(s, 0,
-                       "\x89"
-                       "CRPK\r\n\x1a");
-}
+#define PNG_MARKS(software)                                                                                            \
+    { MARK(0, "\x89PNG\r\n\x1a\n"), MARK(37, "tEXtSoftware\0" software) }
 
 static const struct {
     const char *what;
-    bool (*is_ours)(struct start s);
+    struct mark mark[2];
+    bool        one_suffices;
 } kinds[CR_OUTPUT_KINDS] = {
-    [CR_OUTPUT_SAFETENSORS] = {"an export of cresnet", is_export},
-    [CR_OUTPUT_ONNX]        = {"an ONNX file of cresnet", is_onnx},
-    [CR_OUTPUT_CONFUSION]   = {"a confusion matrix of cresnet", is_confusion},
-    [CR_OUTPUT_PREDICTIONS] = {"a table of predictions of cresnet", is_predictions},
-    [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
-    [CR_OUTPUT_POOL_SVG]    = {"a plan drawn by cresnet", is_pool_svg},
-    [CR_OUTPUT_EXPLAIN_PNG] = {"an overlay of cresnet explain", is_explain_png},
-    [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", is_explain_csv},
-    [CR_OUTPUT_SHOW_PNG]    = {"a page of cresnet data show", is_show_png},
-    [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
-    [CR_OUTPUT_UNMARKED]    = {"a file that this command replaces", NULL},
+    /* After the length of the header: metadata that begins with the key, since keys are sorted. */
+    [CR_OUTPUT_SAFETENSORS] = {"an export of cresnet", {MARK(8, "{\"__metadata__\":{\"" CR_OUTPUT_EXPORT_KEY "\":")}},
+    /* Field 1: the version of the format, field 2: the producer. */
+    [CR_OUTPUT_ONNX]        = {"an ONNX file of cresnet", {MARK(0, "\x08"), MARK(2, "\x12\x07" CR_OUTPUT_PRODUCER)}},
+    [CR_OUTPUT_CONFUSION]   = {"a confusion matrix of cresnet",
+                               {MARK(0, CR_OUTPUT_CSV_START ","), MARK(0, CR_OUTPUT_CSV_LIST "\n")},
+                               .one_suffices = true},
+    [CR_OUTPUT_PREDICTIONS] = {"a table of predictions of cresnet", {MARK(0, CR_OUTPUT_PREDICTIONS_START ",")}},
+    [CR_OUTPUT_REPORT]      = {"a report of cresnet",
+                               {MARK(0, "<!DOCTYPE html>\n"), MARK(ANYWHERE, "name=\"generator\" content=\"cresnet ")}},
+    [CR_OUTPUT_POOL_SVG]    = {"a plan drawn by cresnet", {MARK(0, CR_OUTPUT_POOL_SVG_START)}},
+    [CR_OUTPUT_EXPLAIN_PNG] = {"an overlay of cresnet explain", PNG_MARKS(CR_OUTPUT_EXPLAIN_SOFTWARE)},
+    [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", {MARK(0, CR_OUTPUT_EXPLAIN_START ",")}},
+    [CR_OUTPUT_SHOW_PNG]    = {"a page of cresnet data show", PNG_MARKS(CR_OUTPUT_SHOW_SOFTWARE)},
+    [CR_OUTPUT_PACK]        = {"a packed dataset", {MARK(0, "\211CRPK\r\n\x1a")}},
+    [CR_OUTPUT_UNMARKED]    = {"a file that this command replaces", {{0}}},
 };
+
+/* True for a file that begins with these bytes and has the marks of its kind. */
+static bool is_ours(enum cr_output_kind kind, const char *bytes, size_t count) {
+    const bool one = kinds[kind].one_suffices;
+    for (int i = 0; i < 2 && kinds[kind].mark[i].text; i++) {
+        const struct mark m     = kinds[kind].mark[i];
+        const bool        found = m.at == ANYWHERE ? memmem(bytes, count, m.text, m.bytes) != NULL
+                                                   : count >= m.at + m.bytes && !memcmp(bytes + m.at, m.text, m.bytes);
+        if (found == one) return one;
+    }
+    return !one && kind != CR_OUTPUT_UNMARKED;
+}
 
 /* ---- checking ---- */
 
@@ -117,8 +92,7 @@ static cr_status check_existing(const char *name, enum cr_output_kind kind, unsi
     char   bytes[START_BYTES];
     size_t count = 0;
     if ((flags & CR_OUTPUT_FORCE) || s->st_size == 0) return CR_OK;
-    if (kinds[kind].is_ours && read_start(path, bytes, &count) && kinds[kind].is_ours((struct start){bytes, count}))
-        return CR_OK;
+    if (read_start(path, bytes, &count) && is_ours(kind, bytes, count)) return CR_OK;
     return CR_FAIL(CR_ERR_CONFIG, "%s: exists and is not %s: choose another name%s", name, kinds[kind].what,
                    flags & CR_OUTPUT_NO_FORCE ? ", or remove it" : ", or add --force to replace it");
 }
