@@ -113,6 +113,11 @@ typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias)); /*
 #define CR_SIMD
 #endif
 
+/* The smallest multiple of `unit` from `n` on. */
+static inline int64_t cr_rounded_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
 /* for (type i = 0; i < count; i++), whose iterations are divided equally among threads: */
 #define CR_PARALLEL_BY(threads, type, i, count) CR_PARALLEL_FOR(threads) for (type i = 0; i < (count); i++)
 /* among those of `device`, */

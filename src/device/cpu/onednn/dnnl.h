@@ -47,6 +47,10 @@ CR_MUST cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_fo
 CR_MUST cr_status cr_dnnl_md_typed(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
                                    dnnl_format_tag_t tag);
 void              cr_dnnl_md_free(cr_dnnl_md_own *md); /* accepts a zeroed descriptor */
+/* Bytes of a tensor in the workspace. */
+static inline size_t cr_dnnl_bytes(cr_dnnl_md_ref md) {
+    return (size_t)cr_rounded_up((int64_t)dnnl_memory_desc_get_size(md), CR_CPU_ALIGN);
+}
 
 /* Operands of the forward convolution. */
 struct cr_dnnl_conv_shape {

@@ -3,8 +3,6 @@
  * smaller than activations. */
 #include "device/cpu/onednn/dnnl.h"
 
-enum { ALIGN = 64 };
-
 /* One prepared op: an optional reorder of the filter before (fwd, dgrad) or after (wgrad) the convolution. Workspace:
  * blocked filter, then oneDNN's scratchpad. */
 struct conv_state {
@@ -100,10 +98,6 @@ out:
     return status;
 }
 
-static size_t rounded(size_t bytes) {
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
 static cr_status make_memories(struct conv_state *s, const struct descriptors *d, enum cr_op_kind kind,
                                cr_dnnl_md_ref w, cr_dnnl_md_ref scratch, dnnl_engine_t engine) {
     cr_status            status = CR_OK;
@@ -147,9 +141,9 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     DNNL_TRY_OUT(cr_dnnl_primitive_create(&s->conv, pd));
     if (add || !dnnl_memory_desc_equal(w, user)) {
         CR_TRY_OUT(make_reorder(s, wgrad ? w : user, wgrad ? user : w, add, h->engine));
-        s->filter_bytes = rounded(dnnl_memory_desc_get_size(w));
+        s->filter_bytes = cr_dnnl_bytes(w);
     }
-    *workspace_bytes = s->filter_bytes + rounded(dnnl_memory_desc_get_size(scratch));
+    *workspace_bytes = s->filter_bytes + cr_dnnl_bytes(scratch);
     *prepared        = s;
     s                = NULL;
 out:

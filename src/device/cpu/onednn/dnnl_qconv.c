@@ -11,12 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { ALIGN = 64 };
-
-static size_t rounded(size_t bytes) {
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
 static void copy_dims(int64_t to[4], const struct cr_tensor *t) {
     memcpy(to, t->dim, sizeof t->dim);
 }
@@ -126,7 +120,7 @@ static cr_status pack_open(struct cr_device *device, const struct cr_dnnl_qconv 
     DNNL_TRY_OUT(cr_dnnl_primitive_create(&s->reorder, pd));
     DNNL_TRY_OUT(dnnl_memory_create(&s->from, CR_DNNL_MD(from), h->engine, DNNL_MEMORY_NONE));
     DNNL_TRY_OUT(dnnl_memory_create(&s->to, to, h->engine, DNNL_MEMORY_NONE));
-    *bytes = rounded(dnnl_memory_desc_get_size(to));
+    *bytes = cr_dnnl_bytes(to);
     *out   = s;
     s      = NULL;
 out:
@@ -205,11 +199,9 @@ static cr_status qconv_prepare(struct cr_device *device, const struct cr_program
     if (!s->coeffs || !s->numbers) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: coefficients of a convolution");
     if (op->in[CR_IN_qconv_packed] < 0) CR_TRY_OUT(pack_open(device, &s->shape, &s->pack, &s->pack_bytes));
     CR_TRY_OUT(cr_dnnl_qconv_layout(device, &s->shape, &pd));
-    *workspace_bytes =
-        s->pack_bytes +
-        rounded(dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0)));
-    *prepared = s;
-    s         = NULL;
+    *workspace_bytes = s->pack_bytes + cr_dnnl_bytes(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
+    *prepared        = s;
+    s                = NULL;
 out:
     qconv_release(s);
     return status;

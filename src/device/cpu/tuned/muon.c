@@ -20,13 +20,10 @@ struct matrix {
     float  *x, *next, *a, *p, *q, *t; /* q: the product of all P; t: scratch */
 };
 
-static int64_t padded(int64_t n, int64_t to) {
-    return (n + to - 1) / to * to;
-}
-
 static struct matrix matrix_of(const struct cr_param *q, float *memory) {
-    const int64_t K = q->dim[0], N = cr_muon_columns(q), rows = padded(CR_MIN(K, N), ROWS);
-    struct matrix x = {.rows = rows, .length = padded(CR_MAX(K, N), WIDTH), .square = padded(rows, WIDTH)};
+    const int64_t K = q->dim[0], N = cr_muon_columns(q), rows = cr_rounded_up(CR_MIN(K, N), ROWS);
+    struct matrix x = {
+        .rows = rows, .length = cr_rounded_up(CR_MAX(K, N), WIDTH), .square = cr_rounded_up(rows, WIDTH)};
     if (!memory) return x;
     x.x    = memory;
     x.next = x.x + x.rows * x.length;

@@ -70,20 +70,17 @@ static struct plan plan_of(const struct cr_program *p, const struct cr_op *op, i
     return v;
 }
 
-static int64_t rounded_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
 /* The last line of a row may read beyond the copy. */
 static int64_t x_floats(const struct plan *v) {
-    return rounded_up(v->images * ((rows_of(v) - 1) * v->stride + v->R) * v->width * v->pitch + CR_WGRAD_LINE_MAX,
-                      CR_WGRAD_PITCH);
+    return cr_rounded_up(v->images * ((rows_of(v) - 1) * v->stride + v->R) * v->width * v->pitch + CR_WGRAD_LINE_MAX,
+                         CR_WGRAD_PITCH);
 }
 static int64_t dy_floats(const struct plan *v) {
     const int64_t groups = (CR_MIN(v->block, v->K) + v->group - 1) / v->group;
-    return rounded_up(groups * cr_wgrad_group_floats(v->images * rows_of(v) * v->Q), CR_WGRAD_PITCH);
+    return cr_rounded_up(groups * cr_wgrad_group_floats(v->images * rows_of(v) * v->Q), CR_WGRAD_PITCH);
 }
 static int64_t dw_floats(const struct plan *v) {
-    return v->share == BY_STRIPS ? rounded_up(v->K * v->R * v->S * v->C, CR_WGRAD_PITCH) : 0;
+    return v->share == BY_STRIPS ? cr_rounded_up(v->K * v->R * v->S * v->C, CR_WGRAD_PITCH) : 0;
 }
 static int64_t thread_floats(const struct plan *v) {
     return x_floats(v) + dy_floats(v) + dw_floats(v);

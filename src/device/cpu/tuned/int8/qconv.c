@@ -36,7 +36,7 @@ static struct strips strips_of(const struct cr_qshape *s, int threads) {
     to.images        = CR_MIN(STRIP_BYTES / CR_MAX(strip_bytes(s, s->P), 1), STRIP_PIXELS / (s->P * s->Q));
     to.images        = CR_MAX(CR_MIN(to.images, (s->N + threads - 1) / threads), 1);
     while (to.parts < s->P && strip_bytes(s, (s->P + to.parts - 1) / to.parts) > STRIP_BYTES) to.parts++;
-    if (s->N % threads && to.images == 1) to.parts = CR_MIN(cr_qrounded(to.parts, threads), s->P);
+    if (s->N % threads && to.images == 1) to.parts = CR_MIN(cr_rounded_up(to.parts, threads), s->P);
     to.count = (s->N + to.images - 1) / to.images * to.parts;
     return to;
 }
@@ -45,7 +45,7 @@ static struct strips strips_of(const struct cr_qshape *s, int threads) {
 static int64_t scratch_bytes(const struct cr_qshape *s, int threads) {
     const struct strips to = strips_of(s, threads);
     if (!s->copied) return 0;
-    return cr_qrounded(to.images * strip_bytes(s, (s->P + to.parts - 1) / to.parts) + CR_QSTEP, CR_CPU_ALIGN);
+    return cr_rounded_up(to.images * strip_bytes(s, (s->P + to.parts - 1) / to.parts) + CR_QSTEP, CR_CPU_ALIGN);
 }
 
 struct strip {

@@ -78,8 +78,4 @@ struct cr_qpanel cr_qpanel_at(const struct cr_qshape *shape, const void *packed,
 /* w: i8 [K][R][S][C]; packed: shape->bytes bytes. */
 void cr_qconv_pack(const struct cr_qshape *shape, const int8_t *w, void *packed, int threads);
 
-static inline int64_t cr_qrounded(int64_t n, int64_t to) {
-    return (n + to - 1) / to * to;
-}
-
 #endif

@@ -12,19 +12,19 @@ enum { LARGEST = 128 /* sum of weights of one sign whose products stay within 16
 static void set_packed(struct cr_qshape *s) {
     const int64_t width = (s->tile = cr_qtile_kind_of(s->K)).width;
     s->panels           = (s->K + width - 1) / width;
-    s->steps            = s->R * (cr_qrounded(s->row, CR_QSTEP) / CR_QSTEP);
+    s->steps            = s->R * (cr_rounded_up(s->row, CR_QSTEP) / CR_QSTEP);
     s->extras_max       = s->tile.saturates ? 2 * s->steps * s->tile.vectors : 0;
-    s->sums             = s->panels * cr_qrounded(sizeof(struct cr_qpanel_head), 64);
+    s->sums             = s->panels * cr_rounded_up(sizeof(struct cr_qpanel_head), 64);
     s->offsets          = s->sums + s->panels * width * 4;
-    s->w                = s->offsets + cr_qrounded(cr_qrounded(s->steps, 2) * 4, 64);
-    s->extra_offsets    = s->w + s->panels * cr_qrounded(s->steps, 2) * width * CR_QSTEP;
-    s->extra_w          = s->extra_offsets + cr_qrounded(s->panels * s->extras_max * 4, 64);
+    s->w                = s->offsets + cr_rounded_up(cr_rounded_up(s->steps, 2) * 4, 64);
+    s->extra_offsets    = s->w + s->panels * cr_rounded_up(s->steps, 2) * width * CR_QSTEP;
+    s->extra_w          = s->extra_offsets + cr_rounded_up(s->panels * s->extras_max * 4, 64);
     s->bytes            = s->extra_w + s->panels * s->extras_max * width / s->tile.vectors * CR_QSTEP;
 }
 
 struct cr_qpanel cr_qpanel_at(const struct cr_qshape *s, const void *packed, int64_t i) {
     char *const      at    = (char *)(uintptr_t)packed;
-    const int64_t    width = s->tile.width, bytes = cr_qrounded(s->steps, 2) * width * CR_QSTEP;
+    const int64_t    width = s->tile.width, bytes = cr_rounded_up(s->steps, 2) * width * CR_QSTEP;
     struct cr_qpanel panel = {.head = (struct cr_qpanel_head *)(at + i * 64), .offsets = (int32_t *)(at + s->offsets)};
     panel.sums             = (int32_t *)(at + s->sums) + i * width;
     panel.w                = (int8_t *)at + s->w + i * bytes;
@@ -111,9 +111,9 @@ struct packing {
 
 /* Reads step `at` of the outputs of a vector: four weights of a row of the window. Beyond the last step: zeros. */
 static void read_step(const struct packing *p, int64_t at, int64_t output, int64_t lanes, int8_t *to) {
-    const struct cr_qshape *s     = p->shape;
-    const int64_t           steps = cr_qrounded(s->row, CR_QSTEP) / CR_QSTEP, r = at / steps, i = at % steps * CR_QSTEP;
-    const int64_t           count = CR_MIN(CR_QSTEP, s->row - i);
+    const struct cr_qshape *s = p->shape;
+    const int64_t steps = cr_rounded_up(s->row, CR_QSTEP) / CR_QSTEP, r = at / steps, i = at % steps * CR_QSTEP;
+    const int64_t count = CR_MIN(CR_QSTEP, s->row - i);
     memset(to, 0, (size_t)(lanes * CR_QSTEP));
     for (int64_t o = 0; o < CR_MIN(lanes, s->K - output) && r < s->R; o++)
         memcpy(to + o * CR_QSTEP, p->w + ((output + o) * s->R + r) * s->row + i, (size_t)count);
@@ -177,7 +177,7 @@ static bool pack_vector(struct packing *p, int vector) {
  * and to add the sums of a block; INT64_MAX: there is no room for the extras. */
 static int64_t pack_panel(struct packing *p, int block) {
     const struct cr_qshape *s     = p->shape;
-    const int64_t           steps = cr_qrounded(s->steps, block);
+    const int64_t           steps = cr_rounded_up(s->steps, block);
     *p->to.head                   = (struct cr_qpanel_head){.steps = (int32_t)steps, .block = block};
     p->extras                     = 0;
     for (int v = 0; v < s->tile.vectors; v++)
@@ -188,7 +188,7 @@ static int64_t pack_panel(struct packing *p, int block) {
 void cr_qconv_pack(const struct cr_qshape *s, const int8_t *w, void *packed, int threads) {
     const int64_t length = s->R * s->row, width = s->tile.width, in_row = s->steps / s->R;
     int32_t      *offsets = cr_qpanel_at(s, packed, 0).offsets;
-    for (int64_t i = 0; i < cr_qrounded(s->steps, 2); i++) /* a step beyond the last one has no weights */
+    for (int64_t i = 0; i < cr_rounded_up(s->steps, 2); i++) /* a step beyond the last one has no weights */
         offsets[i] = i < s->steps ? (int32_t)(i / in_row * s->width * s->C + i % in_row * CR_QSTEP) : 0;
     CR_PARALLEL_BY(threads, int64_t, panel, s->panels) {
         struct packing p = {.shape = s, .w = w, .first = panel * width, .to = cr_qpanel_at(s, packed, panel)};

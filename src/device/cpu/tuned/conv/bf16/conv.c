@@ -39,10 +39,6 @@ struct plan {
     struct window       window[CR_WINDOWS_MAX];
 };
 
-static int64_t rounded_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
 static struct cr_bf16_span rows_of(const struct plan *p, const struct cr_conv_window *v, int64_t row, int64_t rows) {
     return cr_bf16_span_of(p->height, row * p->stride - v->top, rows, p->stride, v->height);
 }
@@ -56,9 +52,9 @@ static int64_t plane_rows(const struct plan *p, const struct cr_conv_window *v, 
 /* Tiles read beyond the last position where there are few, and beyond the last tap. */
 static int64_t copy_numbers(const struct plan *p, const struct cr_conv_window *v, const struct window *w,
                             const struct cr_bf16_span *rows, int64_t images) {
-    return rounded_up(p->stride * plane_rows(p, v, rows, images) * w->columns.pitch * p->pixel +
-                          CR_BF16_BLOCK * p->stride * p->pixel + CR_BF16_DEPTH,
-                      ROUND);
+    return cr_rounded_up(p->stride * plane_rows(p, v, rows, images) * w->columns.pitch * p->pixel +
+                             CR_BF16_BLOCK * p->stride * p->pixel + CR_BF16_DEPTH,
+                         ROUND);
 }
 
 static void plan_window(struct plan *p, const struct cr_conv_window *v, struct window *w, int threads) {
@@ -66,11 +62,12 @@ static void plan_window(struct plan *p, const struct cr_conv_window *v, struct w
     const int64_t              row = v->width * c->channels;
     w->columns                     = cr_bf16_span_of(p->width, -v->left, v->columns, p->stride, v->width);
     w->taps                        = c->channels % CR_BF16_DEPTH ? v->height : v->height * v->width;
-    w->steps            = rounded_up(w->taps == v->height ? row : c->channels, CR_BF16_DEPTH) / CR_BF16_DEPTH;
+    w->steps            = cr_rounded_up(w->taps == v->height ? row : c->channels, CR_BF16_DEPTH) / CR_BF16_DEPTH;
     const int64_t bytes = p->stride * w->columns.pitch * p->pixel * (int64_t)sizeof(uint16_t);
     w->strips = cr_bf16_strips_of(c->images, v->rows, v->columns, CR_MAX(STRIP_BYTES / bytes, 1) * v->columns, threads);
     struct cr_bf16_span rows = rows_of(p, v, 0, (v->rows + w->strips.parts - 1) / w->strips.parts);
-    if (w->strips.parts > 1) rows.pitch = rounded_up(rows.all, p->stride); /* parts without padding are the largest */
+    if (w->strips.parts > 1)
+        rows.pitch = cr_rounded_up(rows.all, p->stride); /* parts without padding are the largest */
     w->numbers = copy_numbers(p, v, w, &rows, w->strips.images);
 }
 
@@ -87,7 +84,7 @@ static struct plan plan_of(const struct cr_conv_plan *c, int threads) {
         struct window               *w = &p.window[i];
         w->packed                      = p.packed;
         plan_window(&p, v, w, threads);
-        p.packed += rounded_up(c->outputs, CR_BF16_ROWS) * w->taps * w->steps * CR_BF16_DEPTH;
+        p.packed += cr_rounded_up(c->outputs, CR_BF16_ROWS) * w->taps * w->steps * CR_BF16_DEPTH;
         p.numbers = CR_MAX(p.numbers, w->numbers);
     }
     return p;

@@ -41,10 +41,6 @@ struct plan {
     int64_t               positions, halo;         /* of a strip, at most; before the first position of dy */
 };
 
-static int64_t rounded_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
 static struct cr_bf16_span rows_of(const struct plan *v, int64_t row, int64_t rows) {
     return cr_bf16_span_of(v->H, row * v->stride - v->pad, rows, v->stride, v->R);
 }
@@ -58,25 +54,25 @@ static int64_t place_of(const struct plan *v, int64_t r, int64_t s) {
 static int64_t positions_of(const struct plan *v, int64_t images, const struct cr_bf16_span *span, int64_t rows) {
     const int64_t last =
         ((images - 1) * (span->pitch / v->stride) + rows - 1) * (v->columns.pitch / v->stride) + v->Q - 1;
-    return rounded_up(last + place_of(v, v->R - 1, v->S - 1) + 1, CR_BF16_DEPTH);
+    return cr_rounded_up(last + place_of(v, v->R - 1, v->S - 1) + 1, CR_BF16_DEPTH);
 }
 
 /* Few channels: a row of the filter counts as one pixel with S * C channels, and tiles have fewer zeros. */
 static void merge_rows(struct plan *v) {
     const int64_t merged = v->S * v->C;
     v->taps_in_row       = 1;
-    if (merged > ROW_MAX || rounded_up(merged, CR_BF16_ROWS) >= v->S * rounded_up(v->C, CR_BF16_ROWS)) return;
+    if (merged > ROW_MAX || cr_rounded_up(merged, CR_BF16_ROWS) >= v->S * cr_rounded_up(v->C, CR_BF16_ROWS)) return;
     v->taps_in_row = v->S;
     v->S           = 1;
     v->C           = merged;
 }
 
 static void set_share(struct plan *v, int threads) {
-    const int64_t C = rounded_up(v->C, CR_BF16_ROWS), K = rounded_up(v->K, CR_BF16_ROWS);
+    const int64_t C = cr_rounded_up(v->C, CR_BF16_ROWS), K = cr_rounded_up(v->K, CR_BF16_ROWS);
     const int64_t part = (int64_t)threads * CR_BF16_ROWS;
     v->share           = threads > 1 && v->K * v->R * v->S * v->C <= PRIVATE_FLOATS ? BY_STRIPS : C > K ? BY_X : BY_DY;
-    v->x_channels      = v->share == BY_X ? CR_MIN(rounded_up(C, part) / threads, C) : C;
-    v->dy_channels     = v->share == BY_DY ? CR_MIN(rounded_up(K, part) / threads, K) : K;
+    v->x_channels      = v->share == BY_X ? CR_MIN(cr_rounded_up(C, part) / threads, C) : C;
+    v->dy_channels     = v->share == BY_DY ? CR_MIN(cr_rounded_up(K, part) / threads, K) : K;
 }
 
 static struct plan plan_of(const struct cr_program *p, const struct cr_op *op, int threads) {
@@ -104,9 +100,9 @@ static struct plan plan_of(const struct cr_program *p, const struct cr_op *op, i
     v.strips                 = cr_bf16_strips_of(v.N, v.P, v.Q, most, v.share == BY_STRIPS ? threads : 1);
     const int64_t       part = (v.P + v.strips.parts - 1) / v.strips.parts;
     struct cr_bf16_span rows = rows_of(&v, 0, part);
-    if (v.strips.parts > 1) rows.pitch = rounded_up(rows.all, v.stride); /* parts without padding are the largest */
+    if (v.strips.parts > 1) rows.pitch = cr_rounded_up(rows.all, v.stride); /* parts without padding are the largest */
     v.positions = positions_of(&v, v.strips.images, &rows, part);
-    v.halo      = rounded_up(place_of(&v, v.R - 1, v.S - 1), CR_BF16_DEPTH);
+    v.halo      = cr_rounded_up(place_of(&v, v.R - 1, v.S - 1), CR_BF16_DEPTH);
     return v;
 }
 
@@ -118,12 +114,13 @@ static int64_t x_numbers(const struct plan *v) {
     return v->x_channels * v->positions;
 }
 static int64_t copy_bytes(const struct plan *v) {
-    const int64_t zeros = rounded_up(CR_MAX(v->C, v->K), CR_BF16_ROWS) * (int64_t)sizeof(float);
-    return rounded_up((x_numbers(v) + v->dy_channels * dy_pitch(v)) * (int64_t)sizeof(uint16_t) + zeros, CR_CPU_ALIGN);
+    const int64_t zeros = cr_rounded_up(CR_MAX(v->C, v->K), CR_BF16_ROWS) * (int64_t)sizeof(float);
+    return cr_rounded_up((x_numbers(v) + v->dy_channels * dy_pitch(v)) * (int64_t)sizeof(uint16_t) + zeros,
+                         CR_CPU_ALIGN);
 }
 static int64_t thread_bytes(const struct plan *v) {
     const int64_t sums = v->share == BY_STRIPS ? v->K * v->R * v->S * v->C : 0;
-    return copy_bytes(v) + rounded_up(sums * (int64_t)sizeof(float), CR_CPU_ALIGN);
+    return copy_bytes(v) + cr_rounded_up(sums * (int64_t)sizeof(float), CR_CPU_ALIGN);
 }
 
 /* ---- copies of a strip ---- */
@@ -284,9 +281,9 @@ CR_CPU_WORKSPACE(workspace) {
 
 static struct task task_of(const struct plan *v, char *scratch) {
     float *zeros = (float *)(void *)scratch; /* first, because zeros are read a tile at a time */
-    memset(zeros, 0, (size_t)rounded_up(CR_MAX(v->C, v->K), CR_BF16_ROWS) * sizeof *zeros);
+    memset(zeros, 0, (size_t)cr_rounded_up(CR_MAX(v->C, v->K), CR_BF16_ROWS) * sizeof *zeros);
     struct task t = {.v = v, .zeros = zeros, .C = v->C, .K = v->K};
-    t.x_copy      = (uint16_t *)(void *)(zeros + rounded_up(CR_MAX(v->C, v->K), CR_BF16_ROWS));
+    t.x_copy      = (uint16_t *)(void *)(zeros + cr_rounded_up(CR_MAX(v->C, v->K), CR_BF16_ROWS));
     t.dy_copy     = t.x_copy + x_numbers(v);
     t.pitch       = dy_pitch(v);
     return t;
