@@ -66,48 +66,68 @@ static int gradient_slice(struct backward *b, int value_tensor) {
 
 /* ---- one function per op kind: `op` is a copy of the forward op, dy the gradient of its first output ---- */
 
+/* conv, group_conv, dense and channel_conv have x and w in the same slots, and so have their gradients. */
+enum { X = CR_IN_conv_x, W = CR_IN_conv_w };
+#define SAME_SLOTS(name)                                                                                               \
+    _Static_assert((int)CR_IN_##name##_x == X && (int)CR_IN_##name##_w == W && CR_IN_##name##_wgrad_x == 0 &&          \
+                       CR_IN_##name##_wgrad_dy == 1 && CR_IN_##name##_dgrad_dy == 0 && CR_IN_##name##_dgrad_w == 1,    \
+                   "slots of " #name)
+SAME_SLOTS(conv);
+SAME_SLOTS(group_conv);
+SAME_SLOTS(dense);
+SAME_SLOTS(channel_conv);
+
+/* The gradient by the filter w. Returns whether it is needed. */
+static bool grad_filter(struct backward *b, const struct cr_op *op, struct cr_op *wgrad, int dy) {
+    if (trainable_param(b->p, op->in[W]) == CR_NONE) return false;
+    wgrad->in[0]  = op->in[X];
+    wgrad->in[1]  = dy;
+    wgrad->out[0] = gradient_slice(b, op->in[W]);
+    cr_emit(b->p, wgrad, "");
+    return true;
+}
+
+static void grad_input(struct backward *b, const struct cr_op *op, struct cr_op *dgrad, int dy) {
+    if (!needs_grad(b, op->in[X])) return;
+    dgrad->in[0]  = dy;
+    dgrad->in[1]  = op->in[W];
+    dgrad->out[0] = gradient_new(b, op->in[X]);
+    cr_emit(b->p, dgrad, "");
+    contribute(b, op->in[X], dgrad->out[0]);
+}
+
 static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_program *p = b->p;
-    int                x = op->in[CR_IN_conv_x], w = op->in[CR_IN_conv_w];
-    if (trainable_param(p, w) != CR_NONE) {
-        struct cr_op wgrad              = cr_op_make(CR_OP_conv_wgrad, op->layer);
-        wgrad.in[CR_IN_conv_wgrad_x]    = x;
-        wgrad.in[CR_IN_conv_wgrad_dy]   = dy;
-        wgrad.out[CR_OUT_conv_wgrad_dw] = gradient_slice(b, w);
-        wgrad.attr.conv                 = op->attr.conv;
-        wgrad.attr.conv.accumulate      = b->accumulate;
-        cr_emit(p, &wgrad, "");
-    }
-    if (!needs_grad(b, x)) return;
-    struct cr_op dgrad              = cr_op_make(CR_OP_conv_dgrad, op->layer);
-    dgrad.in[CR_IN_conv_dgrad_dy]   = dy;
-    dgrad.in[CR_IN_conv_dgrad_w]    = w;
-    dgrad.out[CR_OUT_conv_dgrad_dx] = gradient_new(b, x);
-    dgrad.attr.conv                 = op->attr.conv;
-    cr_emit(p, &dgrad, "");
-    contribute(b, x, dgrad.out[CR_OUT_conv_dgrad_dx]);
+    const bool   groups = op->kind == CR_OP_group_conv;
+    struct cr_op wgrad  = cr_op_make(groups ? CR_OP_group_conv_wgrad : CR_OP_conv_wgrad, op->layer),
+                 dgrad  = cr_op_make(groups ? CR_OP_group_conv_dgrad : CR_OP_conv_dgrad, op->layer);
+    wgrad.attr.conv = dgrad.attr.conv = op->attr.conv;
+    wgrad.attr.conv.accumulate        = b->accumulate;
+    (void)grad_filter(b, op, &wgrad, dy);
+    grad_input(b, op, &dgrad, dy);
 }
 
 static void grad_group_conv(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_program *p = b->p;
-    int                x = op->in[CR_IN_group_conv_x], w = op->in[CR_IN_group_conv_w];
-    if (trainable_param(p, w) != CR_NONE) {
-        struct cr_op wgrad                    = cr_op_make(CR_OP_group_conv_wgrad, op->layer);
-        wgrad.in[CR_IN_group_conv_wgrad_x]    = x;
-        wgrad.in[CR_IN_group_conv_wgrad_dy]   = dy;
-        wgrad.out[CR_OUT_group_conv_wgrad_dw] = gradient_slice(b, w);
-        wgrad.attr.conv                       = op->attr.conv;
-        wgrad.attr.conv.accumulate            = b->accumulate;
-        cr_emit(p, &wgrad, "");
+    grad_conv(b, op, dy);
+}
+
+static void grad_channel_conv(struct backward *b, const struct cr_op *op, int dy) {
+    struct cr_op wgrad          = cr_op_make(CR_OP_channel_conv_wgrad, op->layer),
+                 dgrad          = cr_op_make(CR_OP_channel_conv_dgrad, op->layer);
+    wgrad.attr.dense.accumulate = b->accumulate;
+    (void)grad_filter(b, op, &wgrad, dy);
+    grad_input(b, op, &dgrad, dy);
+}
+
+static void grad_dense(struct backward *b, const struct cr_op *op, int dy) {
+    struct cr_op wgrad = cr_op_make(CR_OP_dense_wgrad, op->layer), bgrad = cr_op_make(CR_OP_dense_bgrad, op->layer),
+                 dgrad          = cr_op_make(CR_OP_dense_dgrad, op->layer);
+    wgrad.attr.dense.accumulate = bgrad.attr.dense.accumulate = b->accumulate;
+    if (grad_filter(b, op, &wgrad, dy)) {
+        bgrad.in[CR_IN_dense_bgrad_dy]   = dy;
+        bgrad.out[CR_OUT_dense_bgrad_db] = gradient_slice(b, op->in[CR_IN_dense_b]);
+        cr_emit(b->p, &bgrad, "");
     }
-    if (!needs_grad(b, x)) return;
-    struct cr_op dgrad                    = cr_op_make(CR_OP_group_conv_dgrad, op->layer);
-    dgrad.in[CR_IN_group_conv_dgrad_dy]   = dy;
-    dgrad.in[CR_IN_group_conv_dgrad_w]    = w;
-    dgrad.out[CR_OUT_group_conv_dgrad_dx] = gradient_new(b, x);
-    dgrad.attr.conv                       = op->attr.conv;
-    cr_emit(p, &dgrad, "");
-    contribute(b, x, dgrad.out[CR_OUT_group_conv_dgrad_dx]);
+    grad_input(b, op, &dgrad, dy);
 }
 
 /* BN with batch statistics. Its bn_finalize has gamma, beta and the number of elements per channel. */
@@ -186,38 +206,26 @@ static void grad_add(struct backward *b, const struct cr_op *op, int dy) {
 }
 
 /* Gradients that are one op: inputs dy and at most one more, and an output of the input's shape. */
-static void grad_simple(struct backward *b, const struct cr_op *op, struct cr_op *g, int x) {
-    if (!needs_grad(b, x)) return;
-    g->out[0] = gradient_new(b, x);
-    g->attr   = op->attr;
-    cr_emit(b->p, g, "");
-    contribute(b, x, g->out[0]);
+static void grad_simple(struct backward *b, const struct cr_op *op, enum cr_op_kind kind, int dy, int more) {
+    struct cr_op g = cr_op_make(kind, op->layer);
+    if (!needs_grad(b, op->in[0])) return;
+    g.in[0]  = dy;
+    g.in[1]  = more;
+    g.out[0] = gradient_new(b, op->in[0]);
+    g.attr   = op->attr;
+    cr_emit(b->p, &g, "");
+    contribute(b, op->in[0], g.out[0]);
 }
 
-static void grad_maxpool(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_op g                 = cr_op_make(CR_OP_maxpool_grad, op->layer);
-    g.in[CR_IN_maxpool_grad_dy]    = dy;
-    g.in[CR_IN_maxpool_grad_index] = op->out[CR_OUT_maxpool_index];
-    grad_simple(b, op, &g, op->in[CR_IN_maxpool_x]);
-}
-
-static void grad_avgpool(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_op g              = cr_op_make(CR_OP_avgpool_grad, op->layer);
-    g.in[CR_IN_avgpool_grad_dy] = dy;
-    grad_simple(b, op, &g, op->in[CR_IN_avgpool_x]);
-}
-
-static void grad_avgpool2x2(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_op g                 = cr_op_make(CR_OP_avgpool2x2_grad, op->layer);
-    g.in[CR_IN_avgpool2x2_grad_dy] = dy;
-    grad_simple(b, op, &g, op->in[CR_IN_avgpool2x2_x]);
-}
-
-static void grad_blurpool(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_op g               = cr_op_make(CR_OP_blurpool_grad, op->layer);
-    g.in[CR_IN_blurpool_grad_dy] = dy;
-    grad_simple(b, op, &g, op->in[CR_IN_blurpool_x]);
-}
+#define SIMPLE(name, more)                                                                                             \
+    static void grad_##name(struct backward *b, const struct cr_op *op, int dy) {                                      \
+        grad_simple(b, op, CR_OP_##name##_grad, dy, more);                                                             \
+    }
+SIMPLE(maxpool, op->out[CR_OUT_maxpool_index])
+SIMPLE(avgpool, CR_NONE)
+SIMPLE(avgpool2x2, CR_NONE)
+SIMPLE(blurpool, CR_NONE)
+SIMPLE(pad_shortcut, CR_NONE)
 
 static void grad_se_scale(struct backward *b, const struct cr_op *op, int dy) {
     const int    x = op->in[CR_IN_se_scale_x], logit = op->in[CR_IN_se_scale_logit];
@@ -241,57 +249,6 @@ static void grad_drop(struct backward *b, const struct cr_op *op, int dy) {
     if (!needs_grad(b, op->in[CR_IN_drop_x])) return;
     gradient_name(b, op->in[CR_IN_drop_x], name);
     contribute(b, op->in[CR_IN_drop_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
-}
-
-static void grad_pad_shortcut(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_op g                   = cr_op_make(CR_OP_pad_shortcut_grad, op->layer);
-    g.in[CR_IN_pad_shortcut_grad_dy] = dy;
-    grad_simple(b, op, &g, op->in[CR_IN_pad_shortcut_x]);
-}
-
-static void grad_dense(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_program *p = b->p;
-    int                x = op->in[CR_IN_dense_x], w = op->in[CR_IN_dense_w], bias = op->in[CR_IN_dense_b];
-    if (trainable_param(p, w) != CR_NONE) {
-        struct cr_op wgrad               = cr_op_make(CR_OP_dense_wgrad, op->layer);
-        wgrad.in[CR_IN_dense_wgrad_x]    = x;
-        wgrad.in[CR_IN_dense_wgrad_dy]   = dy;
-        wgrad.out[CR_OUT_dense_wgrad_dw] = gradient_slice(b, w);
-        wgrad.attr.dense.accumulate      = b->accumulate;
-        cr_emit(p, &wgrad, "");
-        struct cr_op bgrad               = cr_op_make(CR_OP_dense_bgrad, op->layer);
-        bgrad.in[CR_IN_dense_bgrad_dy]   = dy;
-        bgrad.out[CR_OUT_dense_bgrad_db] = gradient_slice(b, bias);
-        bgrad.attr.dense.accumulate      = b->accumulate;
-        cr_emit(p, &bgrad, "");
-    }
-    struct cr_op dgrad             = cr_op_make(CR_OP_dense_dgrad, op->layer);
-    dgrad.in[CR_IN_dense_dgrad_dy] = dy;
-    dgrad.in[CR_IN_dense_dgrad_w]  = w;
-    if (!needs_grad(b, x)) return;
-    char name[256];
-    gradient_name(b, x, name);
-    contribute(b, x, tensor_of(p, cr_emit(p, &dgrad, name), 0));
-}
-
-static void grad_channel_conv(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_program *p = b->p;
-    const int          x = op->in[CR_IN_channel_conv_x], w = op->in[CR_IN_channel_conv_w];
-    char               name[256];
-    if (trainable_param(p, w) != CR_NONE) {
-        struct cr_op wgrad                      = cr_op_make(CR_OP_channel_conv_wgrad, op->layer);
-        wgrad.in[CR_IN_channel_conv_wgrad_x]    = x;
-        wgrad.in[CR_IN_channel_conv_wgrad_dy]   = dy;
-        wgrad.out[CR_OUT_channel_conv_wgrad_dw] = gradient_slice(b, w);
-        wgrad.attr.dense.accumulate             = b->accumulate;
-        cr_emit(p, &wgrad, "");
-    }
-    if (!needs_grad(b, x)) return;
-    struct cr_op dgrad                    = cr_op_make(CR_OP_channel_conv_dgrad, op->layer);
-    dgrad.in[CR_IN_channel_conv_dgrad_dy] = dy;
-    dgrad.in[CR_IN_channel_conv_dgrad_w]  = w;
-    gradient_name(b, x, name);
-    contribute(b, x, tensor_of(p, cr_emit(p, &dgrad, name), 0));
 }
 
 static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {

@@ -90,49 +90,35 @@ static void match_gamma_beta(const struct cr_conv_fusions *f, const struct cr_fu
     e->beta  = op_at(f, s->finalize)->in[CR_IN_bn_finalize_beta];
 }
 
-/* Matches a relu_grad that masks with x and writes the gradient sums of the BN. */
+/* Matches a relu_grad that masks with x: the result of a BN, whose gradient sums it writes; or the output of a
+ * convolution whose BN needs no sums over the gradient. */
 static bool match_relu(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, int v,
                        struct cr_grad_epilogue *e) {
-    int relu = is_private(f, v, 1) ? cr_edit_next_reader(f->edit, v, s->dgrad) : CR_NONE;
+    const bool conv = s->bn == CR_NONE;
+    if (conv && (s->block == CR_NONE || op_at(f, s->block)->kind != CR_OP_conv || !op_at(f, s->block)->attr.conv.relu))
+        return false;
+    const int relu = is_private(f, v, 1) ? cr_edit_next_reader(f->edit, v, s->dgrad) : CR_NONE;
     if (relu == CR_NONE || op_at(f, relu)->kind != CR_OP_relu_grad || e->add != CR_NONE) return false;
-    const struct cr_op *op = op_at(f, relu), *bn = op_at(f, s->bn);
-    int                 y = op->in[CR_IN_relu_grad_y];
-    if (y != bn->out[CR_OUT_bn_apply_y] && y != bn->out[CR_OUT_bn_apply_mask]) return false;
-    if (op->out[CR_OUT_relu_grad_grad_sums] == CR_NONE) return false;
+    const struct cr_op *op = op_at(f, relu), *block = op_at(f, conv ? s->block : s->bn);
+    const int           y = op->in[CR_IN_relu_grad_y], sums = op->out[CR_OUT_relu_grad_grad_sums];
+    if (y != block->out[0] && y != block->out[conv ? (int)CR_OUT_conv_mask : (int)CR_OUT_bn_apply_mask]) return false;
+    if ((sums == CR_NONE) != conv) return false;
     int other = op->in[CR_IN_relu_grad_add];
     if (other == v) other = op->in[CR_IN_relu_grad_dy];
     if (other != CR_NONE && !exists_before(f, other, s->dgrad)) return false;
     e->max_fusion = CR_GRAD_FUSION_ALL;
     e->other      = other;
     e->relu       = relu;
-    e->bn_x       = op->in[CR_IN_relu_grad_bn_x];
-    e->mean_rstd  = op->in[CR_IN_relu_grad_mean_rstd];
     e->g          = op->out[CR_OUT_relu_grad_dx];
-    e->grad_sums  = op->out[CR_OUT_relu_grad_grad_sums];
-    e->two        = op->out[CR_OUT_relu_grad_grad_sums2] != CR_NONE;
+    if (conv) {
+        e->y = block->out[CR_OUT_conv_y];
+        return true;
+    }
+    e->bn_x      = op->in[CR_IN_relu_grad_bn_x];
+    e->mean_rstd = op->in[CR_IN_relu_grad_mean_rstd];
+    e->grad_sums = sums;
+    e->two       = op->out[CR_OUT_relu_grad_grad_sums2] != CR_NONE;
     match_gamma_beta(f, s, e);
-    return true;
-}
-
-/* Matches a relu_grad that masks with x, the output of a convolution whose BN needs no sums over the gradient. */
-static bool match_mask(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, int v,
-                       struct cr_grad_epilogue *e) {
-    if (s->block == CR_NONE || op_at(f, s->block)->kind != CR_OP_conv || !op_at(f, s->block)->attr.conv.relu)
-        return false;
-    const struct cr_op *conv = op_at(f, s->block);
-    int                 relu = is_private(f, v, 1) ? cr_edit_next_reader(f->edit, v, s->dgrad) : CR_NONE;
-    if (relu == CR_NONE || op_at(f, relu)->kind != CR_OP_relu_grad || e->add != CR_NONE) return false;
-    const struct cr_op *op = op_at(f, relu);
-    int                 y = op->in[CR_IN_relu_grad_y], other = op->in[CR_IN_relu_grad_add];
-    if (y != conv->out[CR_OUT_conv_y] && y != conv->out[CR_OUT_conv_mask]) return false;
-    if (op->out[CR_OUT_relu_grad_grad_sums] != CR_NONE) return false;
-    if (other == v) other = op->in[CR_IN_relu_grad_dy];
-    if (other != CR_NONE && !exists_before(f, other, s->dgrad)) return false;
-    e->max_fusion = CR_GRAD_FUSION_ALL;
-    e->other      = other;
-    e->relu       = relu;
-    e->g          = op->out[CR_OUT_relu_grad_dx];
-    e->y          = conv->out[CR_OUT_conv_y];
     return true;
 }
 
@@ -189,10 +175,7 @@ static void match_epilogue(struct cr_conv_fusions *f, struct cr_fusion_candidate
     if (s->dgrad == CR_NONE) return;
     int v  = op_at(f, s->dgrad)->out[CR_OUT_conv_dgrad_dx];
     int dy = match_add(f, s, v, &s->epilogue);
-    if (s->bn == CR_NONE)
-        match_mask(f, s, v, &s->epilogue);
-    else if (!match_relu(f, s, v, &s->epilogue))
-        match_bn_grad(f, s, dy, &s->epilogue);
+    if (!match_relu(f, s, v, &s->epilogue) && s->bn != CR_NONE) match_bn_grad(f, s, dy, &s->epilogue);
     if (!epilogue_can_move(f, s)) s->epilogue = none;
 }
 

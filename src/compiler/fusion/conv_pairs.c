@@ -69,26 +69,17 @@ static struct cr_op qconv_pair_of(const struct cr_op *first, const struct cr_op 
     return op;
 }
 
-/* Without measured times the roofline decides: one op moves fewer bytes, and as many operations are one launch less. */
-static bool is_no_slower(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *first,
-                         const struct cr_op *next, const struct cr_op *pair) {
-    const double one_by_one = cr_fuse_seconds(edit, cost_model, first) + cr_fuse_seconds(edit, cost_model, next);
-    return cr_fuse_seconds(edit, cost_model, pair) <= one_by_one * (1 + 1e-9) && edit->failure == CR_OK;
-}
-
 /* Joins the convolution at `root` with the one that writes its input. */
-static void join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_program *p      = edit->program;
     const struct cr_op      *next   = cr_fuse_op(edit, root);
     const int                writer = cr_fuse_writer(edit, next->in[X], next->kind);
-    if (writer == CR_NONE || !suits(p, next, false) || !suits(p, cr_fuse_op(edit, writer), true)) return;
-    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move_up(edit, root, writer)) return;
+    if (writer == CR_NONE || !suits(p, next, false) || !suits(p, cr_fuse_op(edit, writer), true)) return false;
+    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move_up(edit, root, writer)) return false;
     const struct cr_op *first = cr_fuse_op(edit, writer);
     struct cr_op        pair  = next->kind == CR_OP_conv ? conv_pair_of(first, next) : qconv_pair_of(first, next);
     pair.stream               = first->stream;
-    if (!cr_fuse_accepted(edit, cost_model, &pair) || !is_no_slower(edit, cost_model, first, next, &pair)) return;
-    cr_edit_remove(edit, root);
-    cr_edit_replace(edit, writer, &pair);
+    return cr_fuse_parts(edit, cost_model, &pair, (const int[]){writer, root}, 2, writer);
 }
 
 /* The 3x3 convolution in front of a pair. */
@@ -114,17 +105,13 @@ static struct cr_op with_first(const struct cr_op *pair, const struct cr_op *fir
 }
 
 /* Joins the pair at `root` with the 3x3 convolution that writes its input. */
-static void join_first(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool join_first(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op   *pair   = cr_fuse_op(edit, root);
     const enum cr_op_kind kind   = pair->kind == CR_OP_conv_pair ? CR_OP_conv : CR_OP_qconv;
-    const int             writer = cr_edit_private_writer(edit, pair->in[CR_IN_conv_pair_x], kind);
-    if (writer == CR_NONE || !is_first(edit->program, cr_fuse_op(edit, writer))) return;
-    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move(edit, writer, root)) return;
-    const struct cr_op *first = cr_fuse_op(edit, writer);
-    const struct cr_op  op    = with_first(pair, first);
-    if (!cr_fuse_accepted(edit, cost_model, &op) || !is_no_slower(edit, cost_model, first, pair, &op)) return;
-    cr_edit_remove(edit, writer);
-    cr_edit_replace(edit, root, &op);
+    const int             writer = cr_fuse_before(edit, pair->in[CR_IN_conv_pair_x], kind, root);
+    if (writer == CR_NONE || !is_first(edit->program, cr_fuse_op(edit, writer))) return false;
+    const struct cr_op op = with_first(pair, cr_fuse_op(edit, writer));
+    return cr_fuse_parts(edit, cost_model, &op, (const int[]){writer, root}, 2, root);
 }
 
 /* The convolution of a shortcut: 1x1, without ReLU. */
@@ -135,49 +122,23 @@ static bool is_shortcut(const struct cr_program *p, const struct cr_op *op) {
 }
 
 /* Joins the pair at `root` with the convolution that writes its summand. */
-static void join_shortcut(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool join_shortcut(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *pair   = cr_fuse_op(edit, root);
-    const int           writer = cr_edit_private_writer(edit, pair->in[CR_IN_conv_pair_add], CR_OP_conv);
-    if (writer == CR_NONE || !is_shortcut(edit->program, cr_fuse_op(edit, writer))) return;
-    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move(edit, writer, root)) return;
+    const int           writer = cr_fuse_before(edit, pair->in[CR_IN_conv_pair_add], CR_OP_conv, root);
+    if (writer == CR_NONE || !is_shortcut(edit->program, cr_fuse_op(edit, writer))) return false;
     const struct cr_op *conv             = cr_fuse_op(edit, writer);
     struct cr_op        op               = *pair;
     op.in[CR_IN_conv_pair_add]           = CR_NONE;
     op.in[CR_IN_conv_pair_shortcut_x]    = conv->in[CR_IN_conv_x];
     op.in[CR_IN_conv_pair_shortcut_w]    = conv->in[CR_IN_conv_w];
     op.in[CR_IN_conv_pair_shortcut_bias] = conv->in[CR_IN_conv_bias];
-    if (!cr_fuse_accepted(edit, cost_model, &op) || !is_no_slower(edit, cost_model, conv, pair, &op)) return;
-    cr_edit_remove(edit, writer);
-    cr_edit_replace(edit, root, &op);
-}
-
-static cr_status join_firsts(struct cr_program *program, const struct cr_cost_model *cost_model) {
-    struct cr_edit edit;
-    CR_TRY(cr_edit_open(&edit, program));
-    for (int i = 0; i < program->ops; i++)
-        if (!edit.removed[i] && (program->op[i].kind == CR_OP_conv_pair || program->op[i].kind == CR_OP_qconv_pair))
-            join_first(&edit, cost_model, i);
-    for (int i = 0; i < program->ops; i++)
-        if (!edit.removed[i] && program->op[i].kind == CR_OP_conv_pair) join_shortcut(&edit, cost_model, i);
-    const cr_status status = cr_edit_finish(&edit);
-    cr_edit_close(&edit);
-    return status;
-}
-
-static bool is_conv(const struct cr_op *op) {
-    return op->kind == CR_OP_conv || op->kind == CR_OP_qconv;
+    return cr_fuse_parts(edit, cost_model, &op, (const int[]){writer, root}, 2, root);
 }
 
 cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_model *cost_model) {
-    struct cr_edit edit;
-    bool           any = false;
-    for (int i = 0; i < program->ops; i++) any |= is_conv(&program->op[i]) && suits(program, &program->op[i], true);
-    if (!any) return CR_OK;
-    CR_TRY(cr_edit_open(&edit, program));
-    for (int i = 0; i < program->ops; i++)
-        if (!edit.removed[i] && is_conv(&program->op[i])) join(&edit, cost_model, i);
-    const cr_status status = cr_edit_finish(&edit);
-    cr_edit_close(&edit);
-    CR_TRY(status);
-    return join_firsts(program, cost_model);
+    static const struct cr_pattern pairs[] = {{CR_OP_conv, join}, {CR_OP_qconv, join}};
+    static const struct cr_pattern more[]  = {
+         {CR_OP_conv_pair, join_first}, {CR_OP_qconv_pair, join_first}, {CR_OP_conv_pair, join_shortcut}};
+    CR_TRY(cr_fuse_pass(program, cost_model, pairs, CR_COUNT(pairs)));
+    return cr_fuse_pass(program, cost_model, more, CR_COUNT(more));
 }

@@ -29,6 +29,41 @@ int cr_fuse_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind)
     return writer != CR_NONE && cr_fuse_op(edit, writer)->kind == kind ? writer : CR_NONE;
 }
 
+int cr_fuse_before(const struct cr_edit *edit, int tensor, enum cr_op_kind kind, int root) {
+    const int op = cr_edit_private_writer(edit, tensor, kind);
+    return op != CR_NONE && cr_fuse_same_stream(edit, op, root) && cr_edit_can_move(edit, op, root) ? op : CR_NONE;
+}
+
+bool cr_fuse_parts(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *fused,
+                   const int *part, int count, int root) {
+    double apart_s = 0;
+    if (!cr_fuse_accepted(edit, cost_model, fused)) return false;
+    for (int i = 0; i < count; i++) apart_s += cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, part[i]));
+    if (cr_fuse_seconds(edit, cost_model, fused) > apart_s * (1 + 1e-9) || edit->failure != CR_OK) return false;
+    for (int i = 0; i < count; i++)
+        if (part[i] != root) cr_edit_remove(edit, part[i]);
+    cr_edit_replace(edit, root, fused);
+    return true;
+}
+
+void cr_fuse_patterns(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_pattern *patterns,
+                      size_t count) {
+    for (size_t k = 0; k < count; k++)
+        for (int i = 0; i < edit->program->ops; i++)
+            if (!edit->removed[i] && cr_fuse_op(edit, i)->kind == patterns[k].root)
+                patterns[k].fuse(edit, cost_model, i);
+}
+
+cr_status cr_fuse_pass(struct cr_program *program, const struct cr_cost_model *cost_model,
+                       const struct cr_pattern *patterns, size_t count) {
+    struct cr_edit edit;
+    CR_TRY(cr_edit_open(&edit, program));
+    cr_fuse_patterns(&edit, cost_model, patterns, count);
+    const cr_status status = cr_edit_finish(&edit);
+    cr_edit_close(&edit);
+    return status;
+}
+
 int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int like, const char *suffix) {
     enum cr_dtype dtype;
     int64_t       dim[4];

@@ -10,24 +10,11 @@
 
 #include "compiler/fusion/conv_fusion.h"
 
-struct pattern {
-    const char      *name;
-    enum cr_op_kind  root;
-    cr_fuse_pattern *fuse;
-};
-
 /* ---- BN, add and ReLU ---- */
 
 /* y = x*scale + bias only: the op can fuse an add or a ReLU. */
 static bool is_plain_bn(const struct cr_op *op) {
     return op->kind == CR_OP_bn_apply && op->in[CR_IN_bn_apply_add] == CR_NONE && !op->attr.bn.relu;
-}
-
-/* The bn_apply that writes `tensor` for one reader only and can run at `root`; CR_NONE: none. */
-static int bn_before(const struct cr_edit *edit, int tensor, int root) {
-    int bn = cr_edit_private_writer(edit, tensor, CR_OP_bn_apply);
-    if (bn == CR_NONE || !cr_fuse_same_stream(edit, bn, root) || !cr_edit_can_move(edit, bn, root)) return CR_NONE;
-    return bn;
 }
 
 /* Puts the fused op at `root` and removes the ops that it replaces. */
@@ -39,13 +26,13 @@ static void replace_ops(struct cr_edit *edit, int root, const struct cr_op *fuse
 
 /* bn_apply -> add -> relu */
 static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
-    const int add = cr_edit_private_writer(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add);
-    if (add == CR_NONE || !cr_fuse_same_stream(edit, add, root) || !cr_edit_can_move(edit, add, root)) return false;
+    const int add = cr_fuse_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add, root);
+    if (add == CR_NONE) return false;
     const struct cr_op *add_op = cr_fuse_op(edit, add);
     for (int side = 0; side < 2; side++) {
         int operand = side ? add_op->in[CR_IN_add_b] : add_op->in[CR_IN_add_a],
             other   = side ? add_op->in[CR_IN_add_a] : add_op->in[CR_IN_add_b];
-        int bn      = bn_before(edit, operand, root);
+        int bn      = cr_fuse_before(edit, operand, CR_OP_bn_apply, root);
         if (bn == CR_NONE || !is_plain_bn(cr_fuse_op(edit, bn))) continue;
         struct cr_op fused           = *cr_fuse_op(edit, bn);
         fused.in[CR_IN_bn_apply_add] = other;
@@ -60,7 +47,7 @@ static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *c
 
 /* bn_apply -> relu */
 static bool fuse_bn_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
-    int bn = bn_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], root);
+    int bn = cr_fuse_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_bn_apply, root);
     if (bn == CR_NONE || cr_fuse_op(edit, bn)->attr.bn.relu) return false;
     struct cr_op fused           = *cr_fuse_op(edit, bn);
     fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
@@ -74,7 +61,7 @@ static bool fuse_bn_relu(struct cr_edit *edit, const struct cr_cost_model *cost_
 static bool fuse_shortcut_bn(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
     if (fused.in[CR_IN_bn_apply_add] == CR_NONE || fused.in[CR_IN_bn_apply_add_scale_bias] != CR_NONE) return false;
-    int bn = bn_before(edit, fused.in[CR_IN_bn_apply_add], root);
+    int bn = cr_fuse_before(edit, fused.in[CR_IN_bn_apply_add], CR_OP_bn_apply, root);
     if (bn == CR_NONE || !is_plain_bn(cr_fuse_op(edit, bn))) return false;
     fused.in[CR_IN_bn_apply_add]            = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_x];
     fused.in[CR_IN_bn_apply_add_scale_bias] = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_scale_bias];
@@ -87,23 +74,17 @@ static bool fuse_shortcut_bn(struct cr_edit *edit, const struct cr_cost_model *c
  * conv_grad reads the gradient of the shortcut's result, where one kernel takes less time than two. */
 static bool fuse_padded_gradient(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
-    const int    pad   = cr_edit_private_writer(edit, fused.in[CR_IN_conv_grad_add], CR_OP_pad_shortcut_grad);
-    if (fused.in[CR_IN_conv_grad_add] == CR_NONE || pad == CR_NONE || !cr_fuse_same_stream(edit, pad, root))
-        return false;
+    const int    pad   = cr_fuse_before(edit, fused.in[CR_IN_conv_grad_add], CR_OP_pad_shortcut_grad, root);
+    if (pad == CR_NONE) return false;
     const struct cr_op     *shortcut = cr_fuse_op(edit, pad);
     const int               from     = shortcut->in[CR_IN_pad_shortcut_grad_dy];
     const struct cr_tensor *t        = edit->program->tensor;
-    if (!cr_edit_can_move(edit, pad, root) || shortcut->attr.conv.stride != fused.attr.conv.stride ||
+    if (shortcut->attr.conv.stride != fused.attr.conv.stride ||
         t[from].bytes == t[fused.out[CR_OUT_conv_grad_dx]].bytes)
         return false;
     fused.in[CR_IN_conv_grad_add] = from;
     fused.attr.conv.add_pad_c     = shortcut->attr.conv.pad_c;
-    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
-    const double apart =
-        cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, root)) + cr_fuse_seconds(edit, cost_model, shortcut);
-    if (cr_fuse_seconds(edit, cost_model, &fused) > apart * (1 + 1e-9) || edit->failure != CR_OK) return false;
-    replace_ops(edit, root, &fused, pad, CR_NONE);
-    return true;
+    return cr_fuse_parts(edit, cost_model, &fused, (const int[]){root, pad}, 2, root);
 }
 
 /* relu_grad -> bn_grad_sums and bn_grad_apply of one BN: both apply the mask themselves. */
@@ -130,52 +111,40 @@ static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_mo
     return true;
 }
 
-static const struct pattern patterns[] = {
-    {"conv+bn+add+relu", CR_OP_relu, cr_fuse_gram_conv},
-    {"bn+add+relu", CR_OP_relu, fuse_bn_add_relu},
-    {"bn+relu", CR_OP_relu, fuse_bn_relu},
-    {"bn+(bn)", CR_OP_bn_apply, fuse_shortcut_bn},
-    {"relu_grad+bn_grad", CR_OP_relu_grad, fuse_relu_grad_bn_grad},
-    {"mask of bn_grad_sums", CR_OP_bn_grad_sums, cr_fuse_sums_mask},
-    {"mask of bn_grad_apply", CR_OP_bn_grad_apply, cr_fuse_apply_mask},
-    {"mask of a block", CR_OP_bn_apply, cr_fuse_block_mask},
-    {"mask of a convolution", CR_OP_conv, cr_fuse_conv_mask},
-    {"bn+relu+gram", CR_OP_gram, cr_fuse_gram_input},
-    {"gram_dgrad+bn_grad", CR_OP_gram_dgrad, cr_fuse_gram_dgrad},
-    {"add+relu_grad+bn_grad_sums", CR_OP_relu_grad, cr_fuse_block_end_grad},
-    {"quantized stem", CR_OP_maxpool, cr_fuse_quantized_stem},
-    {"bn+relu+maxpool", CR_OP_maxpool, cr_fuse_bn_pool},
-    {"maxpool_grad+bn_grad", CR_OP_maxpool_grad, cr_fuse_pool_grad},
+static const struct cr_pattern patterns[] = {
+    {CR_OP_relu, cr_fuse_gram_conv},
+    {CR_OP_relu, fuse_bn_add_relu},
+    {CR_OP_relu, fuse_bn_relu},
+    {CR_OP_bn_apply, fuse_shortcut_bn},
+    {CR_OP_relu_grad, fuse_relu_grad_bn_grad},
+    {CR_OP_bn_grad_sums, cr_fuse_sums_mask},
+    {CR_OP_bn_grad_apply, cr_fuse_apply_mask},
+    {CR_OP_bn_apply, cr_fuse_block_mask},
+    {CR_OP_conv, cr_fuse_conv_mask},
+    {CR_OP_gram, cr_fuse_gram_input},
+    {CR_OP_gram_dgrad, cr_fuse_gram_dgrad},
+    {CR_OP_relu_grad, cr_fuse_block_end_grad},
+    {CR_OP_maxpool, cr_fuse_quantized_stem},
+    {CR_OP_maxpool, cr_fuse_bn_pool},
+    {CR_OP_maxpool_grad, cr_fuse_pool_grad},
 };
 
 /* Run after the fusions that are chosen by cost. */
-static const struct pattern late_patterns[] = {
-    {"gram_dgrad+add", CR_OP_add, cr_fuse_gram_add},
-    {"(pad_shortcut_grad)+conv_grad", CR_OP_conv_grad, fuse_padded_gradient},
-    {"conv+bn_finalize", CR_OP_bn_finalize, cr_fuse_conv_finalize},
-    {"conv_grad+bn_grad_finalize", CR_OP_bn_grad_finalize, cr_fuse_conv_grad_finalize},
+static const struct cr_pattern late_patterns[] = {
+    {CR_OP_add, cr_fuse_gram_add},
+    {CR_OP_conv_grad, fuse_padded_gradient},
+    {CR_OP_bn_finalize, cr_fuse_conv_finalize},
+    {CR_OP_bn_grad_finalize, cr_fuse_conv_grad_finalize},
 };
-
-static void run(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct pattern *pattern,
-                size_t count) {
-    const struct cr_program *p = edit->program;
-    for (size_t k = 0; k < count; k++)
-        for (int i = 0; i < p->ops; i++)
-            if (!edit->removed[i] && p->op[i].kind == pattern[k].root) pattern[k].fuse(edit, cost_model, i);
-}
-
-static void run_patterns(struct cr_edit *edit, const struct cr_cost_model *cost_model) {
-    run(edit, cost_model, patterns, CR_COUNT(patterns));
-}
 
 cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *cost_model) {
     struct cr_edit edit;
     CR_TRY(cr_fuse_s2d(program, cost_model));
     CR_TRY(cr_edit_open(&edit, program));
-    run_patterns(&edit, cost_model);
+    cr_fuse_patterns(&edit, cost_model, patterns, CR_COUNT(patterns));
     cr_status status = cr_pass_conv_fusions(&edit, cost_model);
     if (status == CR_OK) {
-        run(&edit, cost_model, late_patterns, CR_COUNT(late_patterns));
+        cr_fuse_patterns(&edit, cost_model, late_patterns, CR_COUNT(late_patterns));
         status = cr_edit_finish(&edit);
     }
     cr_edit_close(&edit);
@@ -190,7 +159,7 @@ cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_
     CR_TRY(cr_program_copy(program, &copy));
     cr_status status = cr_fuse_s2d(&copy, cost_model);
     if (status == CR_OK) status = cr_edit_open(&edit, &copy);
-    if (status == CR_OK) run_patterns(&edit, cost_model);
+    if (status == CR_OK) cr_fuse_patterns(&edit, cost_model, patterns, CR_COUNT(patterns));
     if (status == CR_OK) status = cr_conv_fusions_find(&fusions, &edit, cost_model);
     if (status == CR_OK) status = cr_conv_fusions_choose(&fusions);
     if (status == CR_OK) cr_conv_fusions_print(&fusions, out);

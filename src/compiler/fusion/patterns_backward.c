@@ -100,9 +100,7 @@ struct block_end {
 static struct block_end find_block_end(const struct cr_edit *edit, int root) {
     const struct cr_op *relu = cr_fuse_op(edit, root);
     int                 dx   = relu->out[CR_OUT_relu_grad_dx];
-    struct block_end    e    = {.add = cr_edit_private_writer(edit, relu->in[CR_IN_relu_grad_dy], CR_OP_add)};
-    if (e.add != CR_NONE && (!cr_fuse_same_stream(edit, e.add, root) || !cr_edit_can_move(edit, e.add, root)))
-        e.add = CR_NONE;
+    struct block_end    e    = {.add = cr_fuse_before(edit, relu->in[CR_IN_relu_grad_dy], CR_OP_add, root)};
     for (int k = cr_edit_next_reader(edit, dx, root); k != CR_NONE && e.count < 2;
          k     = cr_edit_next_reader(edit, dx, k)) {
         const struct cr_op *op = cr_fuse_op(edit, k);

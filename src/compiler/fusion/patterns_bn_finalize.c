@@ -13,29 +13,11 @@ static int producer_of(const struct cr_edit *edit, int root, int sums, enum cr_o
     return cr_fuse_same_stream(edit, producer, root) && cr_edit_can_move_up(edit, root, producer) ? producer : CR_NONE;
 }
 
-static bool add_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op,
-                        double *sum) {
-    double seconds = cr_op_seconds(cost_model, edit->program, op);
-    if (cost_model->cost) edit->failure = cost_model->cost(cost_model->self, edit->program, op, &seconds);
-    *sum += seconds;
-    return edit->failure == CR_OK;
-}
-
-/* Returns whether the fused op is no slower. Returns true without measured times, because the roofline ignores launch
- * overhead. */
-static bool is_no_slower(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
-                         const struct cr_op *fused) {
-    double separate_s = 0, fused_s = 0;
-    if (!cost_model->cost) return true;
-    return edit->failure == CR_OK && add_seconds(edit, cost_model, cr_fuse_op(edit, producer), &separate_s) &&
-           add_seconds(edit, cost_model, cr_fuse_op(edit, root), &separate_s) &&
-           add_seconds(edit, cost_model, fused, &fused_s) && fused_s <= separate_s;
-}
-
+/* Without measured times always, because the roofline ignores launch overhead. */
 static bool fuse_into_producer(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
                                const struct cr_op *fused) {
-    if (!cr_fuse_accepted(edit, cost_model, fused) || !is_no_slower(edit, cost_model, producer, root, fused))
-        return false;
+    if (cost_model->cost) return cr_fuse_parts(edit, cost_model, fused, (const int[]){producer, root}, 2, producer);
+    if (!cr_fuse_accepted(edit, cost_model, fused)) return false;
     cr_edit_remove(edit, root);
     cr_edit_replace(edit, producer, fused);
     return true;

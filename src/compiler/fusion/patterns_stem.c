@@ -17,9 +17,8 @@ static bool has_backward(const struct cr_program *p) {
 /* bn_apply with ReLU -> maxpool. Programs without gradients are left alone: fold puts the BN into the convolution. */
 bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
-    int          bn    = cr_edit_private_writer(edit, fused.in[CR_IN_maxpool_x], CR_OP_bn_apply);
+    int          bn    = cr_fuse_before(edit, fused.in[CR_IN_maxpool_x], CR_OP_bn_apply, root);
     if (bn == CR_NONE || fused.in[CR_IN_maxpool_scale_bias] != CR_NONE || !has_backward(edit->program)) return false;
-    if (!cr_fuse_same_stream(edit, bn, root) || !cr_edit_can_move(edit, bn, root)) return false;
     const struct cr_op *apply = cr_fuse_op(edit, bn);
     if (!apply->attr.bn.relu || apply->in[CR_IN_bn_apply_add] != CR_NONE) return false;
     if (apply->out[CR_OUT_bn_apply_mask] != CR_NONE) return false;

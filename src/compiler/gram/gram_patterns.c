@@ -11,11 +11,8 @@ static bool is_plain_gram_conv(const struct cr_op *op) {
 
 /* The convolution that writes `tensor` for one reader only and can run at `root`; CR_NONE: none. */
 static int conv_before(const struct cr_edit *edit, int tensor, int root) {
-    const int conv = cr_edit_private_writer(edit, tensor, CR_OP_conv);
-    if (conv == CR_NONE || !is_plain_gram_conv(cr_fuse_op(edit, conv)) || !cr_fuse_same_stream(edit, conv, root) ||
-        !cr_edit_can_move(edit, conv, root))
-        return CR_NONE;
-    return conv;
+    const int conv = cr_fuse_before(edit, tensor, CR_OP_conv, root);
+    return conv != CR_NONE && is_plain_gram_conv(cr_fuse_op(edit, conv)) ? conv : CR_NONE;
 }
 
 static bool fuse_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int conv, int add, int other,
@@ -35,8 +32,8 @@ static bool fuse_relu(struct cr_edit *edit, const struct cr_cost_model *cost_mod
 bool cr_fuse_gram_conv(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const int x = cr_fuse_op(edit, root)->in[CR_IN_relu_x], alone = conv_before(edit, x, root);
     if (alone != CR_NONE) return fuse_relu(edit, cost_model, alone, CR_NONE, CR_NONE, root);
-    const int add = cr_edit_private_writer(edit, x, CR_OP_add);
-    if (add == CR_NONE || !cr_fuse_same_stream(edit, add, root) || !cr_edit_can_move(edit, add, root)) return false;
+    const int add = cr_fuse_before(edit, x, CR_OP_add, root);
+    if (add == CR_NONE) return false;
     const int a = cr_fuse_op(edit, add)->in[CR_IN_add_a], b = cr_fuse_op(edit, add)->in[CR_IN_add_b],
               conv_a = conv_before(edit, a, root), conv_b = conv_before(edit, b, root);
     if (a == b || (conv_a == CR_NONE && conv_b == CR_NONE)) return false;
@@ -113,18 +110,16 @@ static bool join_sums(const struct cr_edit *edit, int root, const struct cr_op *
     return true;
 }
 
-/* What joining the sums to `dgrad` (see join_sums) saves, at least 0. */
+/* What joining the sums to `dgrad` (see join_sums) saves; below 0: it does not pay, or is not possible. */
 static double join_saves(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root,
-                         const struct cr_op *dgrad) {
-    struct joined j;
-    if (dgrad->kind != CR_OP_gram_dgrad || !join_sums(edit, root, dgrad, &j) ||
-        !cr_fuse_accepted(edit, cost_model, &j.dgrad) || !cr_fuse_accepted(edit, cost_model, &j.apply))
-        return 0;
+                         const struct cr_op *dgrad, struct joined *j) {
+    if (dgrad->kind != CR_OP_gram_dgrad || !join_sums(edit, root, dgrad, j) ||
+        !cr_fuse_accepted(edit, cost_model, &j->dgrad) || !cr_fuse_accepted(edit, cost_model, &j->apply))
+        return -1;
     const double apart_s = cr_fuse_seconds(edit, cost_model, dgrad) +
-                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j.sums)) +
-                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j.last));
-    return CR_MAX(apart_s - cr_fuse_seconds(edit, cost_model, &j.dgrad) - cr_fuse_seconds(edit, cost_model, &j.apply),
-                  0.0);
+                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j->sums)) +
+                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j->last));
+    return apart_s - cr_fuse_seconds(edit, cost_model, &j->dgrad) - cr_fuse_seconds(edit, cost_model, &j->apply);
 }
 
 /* All readers of the BN's output read its input instead, so that the output need not exist. Only then can gram_dgrad
@@ -133,6 +128,7 @@ bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_m
     const int a = cr_fuse_op(edit, root)->in[CR_IN_gram_x], writer = cr_fuse_writer(edit, a, CR_OP_bn_apply);
     if (writer == CR_NONE || !cr_edit_is_private(edit, a)) return false;
     const struct cr_op bn = *cr_fuse_op(edit, writer);
+    struct joined      j;
     double             plain_s, fused_s = 0;
     int                readers = 0;
     if (!bn.attr.bn.relu || bn.in[CR_IN_bn_apply_add] != CR_NONE || bn.out[CR_OUT_bn_apply_mask] != CR_NONE)
@@ -144,7 +140,7 @@ bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_m
             !cr_fuse_accepted(edit, cost_model, &op))
             return false;
         plain_s += cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, k));
-        fused_s += cr_fuse_seconds(edit, cost_model, &op) - join_saves(edit, cost_model, k, &op);
+        fused_s += cr_fuse_seconds(edit, cost_model, &op) - CR_MAX(join_saves(edit, cost_model, k, &op, &j), 0.0);
         readers++;
     }
     if (readers != edit->reads[a] || fused_s > plain_s) return false;
@@ -162,13 +158,7 @@ bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_m
 bool cr_fuse_gram_dgrad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op dgrad = *cr_fuse_op(edit, root);
     struct joined      j;
-    if (!join_sums(edit, root, &dgrad, &j)) return false;
-    const double plain_s = cr_fuse_seconds(edit, cost_model, &dgrad) +
-                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j.sums)) +
-                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j.last));
-    if (!cr_fuse_accepted(edit, cost_model, &j.dgrad) || !cr_fuse_accepted(edit, cost_model, &j.apply) ||
-        cr_fuse_seconds(edit, cost_model, &j.dgrad) + cr_fuse_seconds(edit, cost_model, &j.apply) > plain_s)
-        return false;
+    if (join_saves(edit, cost_model, root, &dgrad, &j) < 0) return false;
     cr_edit_remove(edit, j.sums);
     cr_edit_replace(edit, root, &j.dgrad);
     cr_edit_replace(edit, j.last, &j.apply);
@@ -180,9 +170,8 @@ bool cr_fuse_gram_dgrad(struct cr_edit *edit, const struct cr_cost_model *cost_m
 bool cr_fuse_gram_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const int operand[2] = {cr_fuse_op(edit, root)->in[CR_IN_add_a], cr_fuse_op(edit, root)->in[CR_IN_add_b]};
     for (int side = 0; side < 2; side++) {
-        const int dgrad = cr_edit_private_writer(edit, operand[side], CR_OP_gram_dgrad);
-        if (dgrad == CR_NONE || !cr_fuse_same_stream(edit, dgrad, root) || !cr_edit_can_move(edit, dgrad, root))
-            continue;
+        const int dgrad = cr_fuse_before(edit, operand[side], CR_OP_gram_dgrad, root);
+        if (dgrad == CR_NONE) continue;
         struct cr_op fused = *cr_fuse_op(edit, dgrad);
         if (fused.in[CR_IN_gram_dgrad_add] != CR_NONE || fused.in[CR_IN_gram_dgrad_mean_rstd] != CR_NONE) continue;
         fused.in[CR_IN_gram_dgrad_add]  = operand[1 - side];

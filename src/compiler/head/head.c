@@ -108,26 +108,15 @@ static struct cr_op head_of(const struct parts *m) {
     return op;
 }
 
-static void join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int last) {
+static bool join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int last) {
     struct parts m;
-    double       one_by_one = 0;
     if (!find(edit, last, &m) || !is_forward(edit, &m) || !is_loss_grad(&m) || !is_backward(edit, &m) ||
         !is_bn_grad(edit, &m))
-        return;
+        return false;
     const struct cr_op op = head_of(&m);
-    if (!cr_fuse_accepted(edit, cost_model, &op)) return;
-    for (int k = 0; k < PARTS; k++) one_by_one += cr_fuse_seconds(edit, cost_model, m.op[k]);
-    if (cr_fuse_seconds(edit, cost_model, &op) > one_by_one * (1 + 1e-9) || edit->failure != CR_OK) return;
-    for (int k = 0; k < PARTS - 1; k++) cr_edit_remove(edit, m.at[k]);
-    cr_edit_replace(edit, last, &op);
+    return cr_fuse_parts(edit, cost_model, &op, m.at, PARTS, last);
 }
 
 cr_status cr_pass_head(struct cr_program *program, const struct cr_cost_model *cost_model) {
-    struct cr_edit edit;
-    CR_TRY(cr_edit_open(&edit, program));
-    for (int i = 0; i < program->ops; i++)
-        if (!edit.removed[i] && program->op[i].kind == CR_OP_bn_grad_finalize) join(&edit, cost_model, i);
-    const cr_status status = cr_edit_finish(&edit);
-    cr_edit_close(&edit);
-    return status;
+    return cr_fuse_pass(program, cost_model, &(const struct cr_pattern){CR_OP_bn_grad_finalize, join}, 1);
 }
