@@ -325,8 +325,7 @@ static cr_status cuda_set_step(struct cr_device *base, const struct cr_step_bloc
                                   .step         = step->step,
                                   .seed         = step->seed,
                                   .first_image  = step->first_image};
-    CUDA_TRY(ck_set_step(d->step, &block, d->stream[CR_STREAM_COMPUTE]));
-    return CR_OK;
+    return CUDA_STATUS(ck_set_step(d->step, &block, d->stream[CR_STREAM_COMPUTE]));
 }
 
 static void cuda_for_each(struct cr_device *base, int count, void (*job)(void *context, int i), void *context) {

@@ -161,8 +161,7 @@ static cr_status warm_up(struct cuda_device *d) {
     (void)cudaFree(x);
     CR_TRY(status);
     CR_TRY(cr_comm_check(c->ranks));
-    CUDA_TRY(error);
-    return CR_OK;
+    return CUDA_STATUS(error);
 }
 
 static cr_status join(struct cuda_device *d) {
@@ -247,8 +246,7 @@ static cr_status device_failed(struct cuda_comm *c, cudaError_t error) {
         CR_TRY(cr_comm_check(c->ranks));
         pause_ns(FAULT_LOOK_NS);
     }
-    CUDA_TRY(error);
-    return CR_OK;
+    return CUDA_STATUS(error);
 }
 
 cr_status cr_cuda_comm_wait(struct cuda_device *d, cudaEvent_t event) {
@@ -292,8 +290,7 @@ void cr_cuda_comm_close(struct cuda_device *d) {
 
 cr_status cr_cuda_comm_wait(struct cuda_device *d, cudaEvent_t event) {
     (void)d;
-    CUDA_TRY(cudaEventSynchronize(event));
-    return CR_OK;
+    return CUDA_STATUS(cudaEventSynchronize(event));
 }
 
 static cr_status reduce(struct cuda_comm *c, const void *x, void *y, size_t elems, enum cr_dtype type,
@@ -329,8 +326,7 @@ static cr_status all_reduce_launch(struct cr_device *device, const struct cr_cal
     const enum ck_type type = wire == CR_F16 ? CK_F16 : CK_BF16;
     CUDA_TRY(ck_cast(x, type, call->workspace, elems, stream));
     CR_TRY(reduce(c, call->workspace, call->workspace, (size_t)elems, wire, stream));
-    CUDA_TRY(ck_widen(type, call->workspace, y, elems, stream));
-    return CR_OK;
+    return CUDA_STATUS(ck_widen(type, call->workspace, y, elems, stream));
 }
 
 /* Deterministic: the same ranks in the same order use one algorithm and one order of additions. */

@@ -388,8 +388,7 @@ static cr_status launch_small(struct cr_device *device, const struct cr_call *ca
                                      .aborted = (unsigned *)(void *)(mine + ABORTED_AT)};
     for (int r = 0; r < p->size; r++) sum.lines[r] = (void *)(p->box[r] + lines_at(p));
     CR_TRY(cr_comm_check(p->ranks));
-    CUDA_TRY(ck_sum_small(&sum, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_sum_small(&sum, cr_cuda_stream(device, call)));
 }
 
 const struct cr_kernel cr_cuda_peer_copy_kernels[] = {

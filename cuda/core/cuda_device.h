@@ -78,11 +78,13 @@ cr_status cr_cuda_cublas(struct cuda_device *device, cublasHandle_t *out);
 cr_status cr_cuda_fail(cudaError_t error, const char *what, const char *file, int line);
 cr_status cr_cudnn_fail(cudnnStatus_t error, const char *what, const char *file, int line);
 cr_status cr_cublas_fail(cublasStatus_t error, const char *what, const char *file, int line);
-#define CUDA_TRY(call)                                                                                                 \
-    do {                                                                                                               \
-        cudaError_t cuda_error_ = (call);                                                                              \
-        if (cuda_error_ != cudaSuccess) return cr_cuda_fail(cuda_error_, #call, __FILE__, __LINE__);                   \
-    } while (0)
+
+/* The same for a call that may have succeeded: CR_OK. */
+static inline cr_status cuda_status(cudaError_t error, const char *what, const char *file, int line) {
+    return error == cudaSuccess ? CR_OK : cr_cuda_fail(error, what, file, line);
+}
+#define CUDA_STATUS(call) cuda_status((call), #call, __FILE__, __LINE__)
+#define CUDA_TRY(call) CR_TRY(CUDA_STATUS(call))
 #define CUDNN_TRY(call)                                                                                                \
     do {                                                                                                               \
         cudnnStatus_t cudnn_error_ = (call);                                                                           \

@@ -43,6 +43,5 @@ cr_status cuda_family_launch(struct cr_device *device, const struct cr_call *cal
     const struct ck_gpu gpu = gpu_of(device);
     union args          args;
     if (!kernel->args(call->program, call->op, call, &args)) CR_ASSERT(!"accepts rejects this op");
-    CUDA_TRY(family_of(device, kernel)->launch(&args, call->workspace, &gpu, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(family_of(device, kernel)->launch(&args, call->workspace, &gpu, cr_cuda_stream(device, call)));
 }

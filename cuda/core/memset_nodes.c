@@ -33,8 +33,7 @@ static cr_status replace(cudaGraph_t graph, cudaGraphNode_t node) {
     if (!fill[0]) return CR_OK;
     for (size_t i = 1; i < behinds; i++) fill[i] = fill[0];
     if (behinds) CUDA_TRY(cudaGraphAddDependencies(graph, fill, behind, NULL, behinds));
-    CUDA_TRY(cudaGraphDestroyNode(node));
-    return CR_OK;
+    return CUDA_STATUS(cudaGraphDestroyNode(node));
 }
 
 /* The runtime's cudaGraphNodeGetType has no name for the nodes of cuStreamBatchMemOp (peer_copy.c), and fails. */

@@ -47,6 +47,24 @@ static inline struct ck_conv cuda_conv_shape(const struct cr_op *op, const struc
                             .Q      = y->dim[2]};
 }
 
+/* Windows of a pooling or of the padded shortcut, from the large image x and the small image y of its forward form.
+ * Each of them may be the gradient instead. */
+static inline struct ck_window cuda_window(const struct cr_op *op, const struct cr_tensor *x,
+                                           const struct cr_tensor *y) {
+    const struct cr_conv_attr *a        = &op->attr.conv;
+    const bool                 shortcut = op->kind == CR_OP_pad_shortcut || op->kind == CR_OP_pad_shortcut_grad;
+    return (struct ck_window){.N      = x->dim[0],
+                              .H      = x->dim[1],
+                              .W      = x->dim[2],
+                              .C      = x->dim[3],
+                              .P      = y->dim[1],
+                              .Q      = y->dim[2],
+                              .K      = y->dim[3],
+                              .window = a->window,
+                              .stride = a->stride,
+                              .pad    = shortcut ? a->pad_c : a->pad};
+}
+
 /* Shape of the convolution of a sparse_filter op, from the filter and the image size in the op's attributes. */
 static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const struct cr_tensor *w) {
     const int64_t *image = op->attr.conv.pattern.image;

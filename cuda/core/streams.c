@@ -14,8 +14,7 @@
 
 static cr_status copy(struct cr_device *device, enum cr_stream stream, void *dst, const void *src, size_t bytes,
                       enum cudaMemcpyKind kind) {
-    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_of(device)->stream[stream]));
-    return CR_OK;
+    return CUDA_STATUS(cudaMemcpyAsync(dst, src, bytes, kind, cuda_of(device)->stream[stream]));
 }
 static cr_status put(struct cr_device *device, enum cr_stream stream, void *dst, const void *host, size_t bytes) {
     return copy(device, stream, dst, host, bytes, cudaMemcpyHostToDevice);
@@ -33,8 +32,7 @@ static cr_status get_small(struct cr_device *device, enum cr_stream stream, void
         fetch.to[i]    = host[i];
         fetch.words[i] = (int)(bytes[i] / sizeof(uint32_t));
     }
-    CUDA_TRY(ck_fetch(&fetch, cuda_of(device)->stream[stream]));
-    return CR_OK;
+    return CUDA_STATUS(ck_fetch(&fetch, cuda_of(device)->stream[stream]));
 }
 static cr_status gather(struct cr_device *device, enum cr_stream stream, void *dst, const void *const *src, int pieces,
                         size_t bytes) {
@@ -55,23 +53,19 @@ static cr_status move(struct cr_device *device, enum cr_stream stream, void *dst
 }
 
 static cr_status fill(struct cr_device *device, enum cr_stream stream, void *dst, int byte, size_t bytes) {
-    CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, cuda_of(device)->stream[stream]));
-    return CR_OK;
+    return CUDA_STATUS(cudaMemsetAsync(dst, byte, bytes, cuda_of(device)->stream[stream]));
 }
 static cr_status delay(struct cr_device *device, enum cr_stream stream, int64_t ns) {
-    CUDA_TRY(ck_delay(ns, cuda_of(device)->stream[stream]));
-    return CR_OK;
+    return CUDA_STATUS(ck_delay(ns, cuda_of(device)->stream[stream]));
 }
 
 static cr_status reference_work(struct cr_device *device, enum cr_stream stream, uint64_t *ticks) {
     const struct cuda_device *d = cuda_of(device);
-    CUDA_TRY(ck_reference_work(d->multiprocessors, CR_REFERENCE_BLOCKS, ticks, d->stream[stream]));
-    return CR_OK;
+    return CUDA_STATUS(ck_reference_work(d->multiprocessors, CR_REFERENCE_BLOCKS, ticks, d->stream[stream]));
 }
 
 static cr_status separate(struct cr_device *device, enum cr_stream stream) {
-    CUDA_TRY(ck_separate(cuda_of(device)->stream[stream]));
-    return CR_OK;
+    return CUDA_STATUS(ck_separate(cuda_of(device)->stream[stream]));
 }
 
 static cr_status event_create(struct cr_device *device, void **out) {
@@ -93,8 +87,7 @@ static void event_destroy(struct cr_device *device, void *event) {
     if (event) (void)cudaEventDestroy(event);
 }
 static cr_status event_record(struct cr_device *device, enum cr_stream stream, void *event) {
-    CUDA_TRY(cudaEventRecord(event, cuda_of(device)->stream[stream]));
-    return CR_OK;
+    return CUDA_STATUS(cudaEventRecord(event, cuda_of(device)->stream[stream]));
 }
 /* In a graph no node waits for the event: the next kernel depends on the node before it and may overlap with that. */
 static cr_status event_record_external(struct cr_device *device, enum cr_stream stream, void *event) {
@@ -118,8 +111,7 @@ static cr_status event_record_external(struct cr_device *device, enum cr_stream 
     return CR_OK;
 }
 static cr_status stream_wait_event(struct cr_device *device, enum cr_stream stream, void *event) {
-    CUDA_TRY(cudaStreamWaitEvent(cuda_of(device)->stream[stream], event, 0));
-    return CR_OK;
+    return CUDA_STATUS(cudaStreamWaitEvent(cuda_of(device)->stream[stream], event, 0));
 }
 /* Later work of `waiting` waits for the earlier work of `first`. */
 static cudaError_t order(cudaStream_t first, cudaStream_t waiting) {
@@ -151,17 +143,14 @@ static cr_status wait_for_foreign(struct cr_device *device, enum cr_stream strea
         return CR_FAIL(CR_ERR_CONFIG, "%p is not a stream of GPU %d: %s", foreign, cuda_of(device)->index,
                        cudaGetErrorString(error));
     }
-    CUDA_TRY(error);
-    return CR_OK;
+    return CUDA_STATUS(error);
 }
 static cr_status foreign_waits(struct cr_device *device, enum cr_stream stream, void *foreign) {
-    CUDA_TRY(order(cuda_of(device)->stream[stream], of_caller(foreign)));
-    return CR_OK;
+    return CUDA_STATUS(order(cuda_of(device)->stream[stream], of_caller(foreign)));
 }
 static cr_status host_wait(struct cr_device *device, void *event) {
     if (cuda_of(device)->comm) return cr_cuda_comm_wait(cuda_of(device), event);
-    CUDA_TRY(cudaEventSynchronize(event));
-    return CR_OK;
+    return CUDA_STATUS(cudaEventSynchronize(event));
 }
 static cr_status event_reached(struct cr_device *device, void *event, bool *reached) {
     (void)device;
@@ -171,8 +160,7 @@ static cr_status event_reached(struct cr_device *device, void *event, bool *reac
         (void)cudaGetLastError();
         return CR_OK;
     }
-    CUDA_TRY(error);
-    return CR_OK;
+    return CUDA_STATUS(error);
 }
 static cr_status elapsed(struct cr_device *device, void *from, void *to, double *seconds) {
     (void)device;
@@ -184,8 +172,8 @@ static cr_status elapsed(struct cr_device *device, void *from, void *to, double 
 
 /* Relaxed mode: other threads of the process, and cuDNN when it loads kernels, may call CUDA during the capture. */
 static cr_status capture_begin(struct cr_device *device) {
-    CUDA_TRY(cudaStreamBeginCapture(cuda_of(device)->stream[CR_STREAM_COMPUTE], cudaStreamCaptureModeRelaxed));
-    return CR_OK;
+    return CUDA_STATUS(
+        cudaStreamBeginCapture(cuda_of(device)->stream[CR_STREAM_COMPUTE], cudaStreamCaptureModeRelaxed));
 }
 
 static cr_status capture_end(struct cr_device *device, void **out) {
@@ -208,8 +196,7 @@ static cr_status capture_end(struct cr_device *device, void **out) {
 }
 
 static cr_status graph_launch(struct cr_device *device, void *graph_exec) {
-    CUDA_TRY(cudaGraphLaunch(graph_exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]));
-    return CR_OK;
+    return CUDA_STATUS(cudaGraphLaunch(graph_exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]));
 }
 static void graph_destroy(struct cr_device *device, void *graph_exec) {
     (void)device;

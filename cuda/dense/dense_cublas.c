@@ -109,9 +109,8 @@ static cr_status dense(struct cr_device *device, const struct cr_call *call, boo
                                        .out_type = CUDA_R_32F,
                                        .tf32     = tf32};
     CR_TRY(multiply(device, call, &product));
-    CUDA_TRY(ck_dense_bias(cuda_type(y), sums, call->in[CR_IN_dense_b], call->out[CR_OUT_dense_y], y->dim[0], y->dim[3],
-                           cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_dense_bias(cuda_type(y), sums, call->in[CR_IN_dense_b], call->out[CR_OUT_dense_y], y->dim[0],
+                                     y->dim[3], cr_cuda_stream(device, call)));
 }
 
 /* ---- dense_dgrad, dense_wgrad ---- */
@@ -150,9 +149,9 @@ static cr_status dense_wgrad(struct cr_device *device, const struct cr_call *cal
 
 static cr_status bgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dy = cuda_in(call->program, call->op, CR_IN_dense_bgrad_dy);
-    CUDA_TRY(ck_dense_bgrad(cuda_type(dy), call->in[CR_IN_dense_bgrad_dy], call->out[CR_OUT_dense_bgrad_db], dy->dim[0],
-                            dy->dim[3], call->op->attr.dense.accumulate, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_dense_bgrad(cuda_type(dy), call->in[CR_IN_dense_bgrad_dy], call->out[CR_OUT_dense_bgrad_db],
+                                      dy->dim[0], dy->dim[3], call->op->attr.dense.accumulate,
+                                      cr_cuda_stream(device, call)));
 }
 
 /* ---- the table ---- */

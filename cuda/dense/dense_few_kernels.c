@@ -15,10 +15,9 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_dense_x),
                            *y = cuda_out(call->program, call->op, CR_OUT_dense_y);
-    CUDA_TRY(ck_dense_few(cuda_type(x), call->in[CR_IN_dense_x], call->in[CR_IN_dense_w], call->in[CR_IN_dense_b],
-                          call->out[CR_OUT_dense_y], (int)cuda_pixels(x), y->dim[3], x->dim[3],
-                          cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_dense_few(cuda_type(x), call->in[CR_IN_dense_x], call->in[CR_IN_dense_w],
+                                    call->in[CR_IN_dense_b], call->out[CR_OUT_dense_y], (int)cuda_pixels(x), y->dim[3],
+                                    x->dim[3], cr_cuda_stream(device, call)));
 }
 
 const struct cr_kernel cr_cuda_dense_few_kernels[] = {

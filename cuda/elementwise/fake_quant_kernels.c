@@ -6,18 +6,17 @@
 
 static cr_status fake_quant_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = cuda_out(call->program, call->op, CR_OUT_fake_quant_y);
-    CUDA_TRY(ck_fake_quant(cuda_type(y), call->in[CR_IN_fake_quant_x], call->in[CR_IN_fake_quant_scale],
-                           call->out[CR_OUT_fake_quant_y], cr_tensor_elems(y), call->op->attr.quant.is_signed,
-                           cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_fake_quant(cuda_type(y), call->in[CR_IN_fake_quant_x], call->in[CR_IN_fake_quant_scale],
+                                     call->out[CR_OUT_fake_quant_y], cr_tensor_elems(y), call->op->attr.quant.is_signed,
+                                     cr_cuda_stream(device, call)));
 }
 
 static cr_status fake_quant_filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = cuda_out(call->program, call->op, CR_OUT_fake_quant_filter_y);
-    CUDA_TRY(ck_fake_quant_filter(cuda_type(y), call->in[CR_IN_fake_quant_filter_w],
-                                  call->in[CR_IN_fake_quant_filter_scale], call->out[CR_OUT_fake_quant_filter_y],
-                                  y->dim[0], cr_tensor_elems(y) / y->dim[0], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_fake_quant_filter(cuda_type(y), call->in[CR_IN_fake_quant_filter_w],
+                                            call->in[CR_IN_fake_quant_filter_scale],
+                                            call->out[CR_OUT_fake_quant_filter_y], y->dim[0],
+                                            cr_tensor_elems(y) / y->dim[0], cr_cuda_stream(device, call)));
 }
 
 #define KERNEL(kind)                                                                                                   \

@@ -7,9 +7,8 @@
 
 /* The addresses give the direction, so that a test may offload to another place of the device. */
 static cr_status copy(struct cr_device *device, const struct cr_call *call, int in, int out) {
-    CUDA_TRY(cudaMemcpyAsync(call->out[out], call->in[in], cuda_out(call->program, call->op, out)->bytes,
-                             cudaMemcpyDefault, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(cudaMemcpyAsync(call->out[out], call->in[in], cuda_out(call->program, call->op, out)->bytes,
+                                       cudaMemcpyDefault, cr_cuda_stream(device, call)));
 }
 
 static cr_status offload_launch(struct cr_device *device, const struct cr_call *call) {

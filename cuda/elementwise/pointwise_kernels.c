@@ -26,22 +26,6 @@ bool cr_cuda_window_accepts(const struct cr_device *device, const struct cr_prog
     return fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
 }
 
-/* large: [N,H,W,C]; small: [N,P,Q,K]. */
-static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor *large,
-                                  const struct cr_tensor *small) {
-    const struct cr_conv_attr *a = &op->attr.conv;
-    return (struct ck_window){.N      = large->dim[0],
-                              .H      = large->dim[1],
-                              .W      = large->dim[2],
-                              .C      = large->dim[3],
-                              .P      = small->dim[1],
-                              .Q      = small->dim[2],
-                              .K      = small->dim[3],
-                              .window = a->window,
-                              .stride = a->stride,
-                              .pad    = a->pad};
-}
-
 #define IN(kind, slot) cuda_in(call->program, call->op, CR_IN_##kind##_##slot)
 #define OUT(kind, slot) cuda_out(call->program, call->op, CR_OUT_##kind##_##slot)
 
@@ -88,104 +72,92 @@ static cr_status normalize_any_launch(struct cr_device *device, const struct cr_
                                         .wide     = a->wide};
     memcpy(args.mean, a->mean, sizeof args.mean);
     memcpy(args.std, a->std, sizeof args.std);
-    CUDA_TRY(ck_normalize_any(&args, cuda_type(y), call->out[CR_OUT_normalize_y], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(
+        ck_normalize_any(&args, cuda_type(y), call->out[CR_OUT_normalize_y], cr_cuda_stream(device, call)));
 }
 
 static cr_status s2d_filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *w = IN(s2d_filter, w);
-    CUDA_TRY(ck_s2d_filter(cuda_type(w), call->in[CR_IN_s2d_filter_w], call->out[CR_OUT_s2d_filter_y], w->dim[0],
-                           cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_s2d_filter(cuda_type(w), call->in[CR_IN_s2d_filter_w], call->out[CR_OUT_s2d_filter_y],
+                                     w->dim[0], cr_cuda_stream(device, call)));
 }
 
 static cr_status s2d_filter_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    CUDA_TRY(ck_s2d_filter_grad(call->in[CR_IN_s2d_filter_grad_dy], call->out[CR_OUT_s2d_filter_grad_dw],
-                                IN(s2d_filter_grad, dy)->dim[0], call->op->attr.conv.accumulate,
-                                cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_s2d_filter_grad(call->in[CR_IN_s2d_filter_grad_dy], call->out[CR_OUT_s2d_filter_grad_dw],
+                                          IN(s2d_filter_grad, dy)->dim[0], call->op->attr.conv.accumulate,
+                                          cr_cuda_stream(device, call)));
 }
 
 /* ---- pointwise ---- */
 
 static cr_status relu_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = OUT(relu, y);
-    CUDA_TRY(ck_relu(cuda_type(y), call->in[CR_IN_relu_x], call->out[CR_OUT_relu_y], cr_tensor_elems(y),
-                     cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_relu(cuda_type(y), call->in[CR_IN_relu_x], call->out[CR_OUT_relu_y], cr_tensor_elems(y),
+                               cr_cuda_stream(device, call)));
 }
 
 static cr_status add_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = OUT(add, y);
-    CUDA_TRY(ck_add(cuda_type(y), call->in[CR_IN_add_a], call->in[CR_IN_add_b], call->out[CR_OUT_add_y],
-                    cr_tensor_elems(y), cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_add(cuda_type(y), call->in[CR_IN_add_a], call->in[CR_IN_add_b], call->out[CR_OUT_add_y],
+                              cr_tensor_elems(y), cr_cuda_stream(device, call)));
 }
 
 static cr_status cast_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = OUT(cast, y);
-    CUDA_TRY(ck_cast(call->in[CR_IN_cast_x], cuda_type(y), call->out[CR_OUT_cast_y], cr_tensor_elems(y),
-                     cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_cast(call->in[CR_IN_cast_x], cuda_type(y), call->out[CR_OUT_cast_y], cr_tensor_elems(y),
+                               cr_cuda_stream(device, call)));
 }
 
 /* 0 is represented by zero bits in every type. */
 static cr_status zero_launch(struct cr_device *device, const struct cr_call *call) {
-    CUDA_TRY(cudaMemsetAsync(call->out[CR_OUT_zero_y], 0, OUT(zero, y)->bytes, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(cudaMemsetAsync(call->out[CR_OUT_zero_y], 0, OUT(zero, y)->bytes, cr_cuda_stream(device, call)));
 }
 
 /* ---- pooling ---- */
 
 static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = IN(maxpool, x);
-    const struct ck_window  w = window_of(call->op, x, OUT(maxpool, y));
-    CUDA_TRY(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->in[CR_IN_maxpool_scale_bias],
-                        call->out[CR_OUT_maxpool_y], call->out[CR_OUT_maxpool_index], &w,
-                        cr_cuda_stream(device, call)));
-    return CR_OK;
+    const struct ck_window  w = cuda_window(call->op, x, OUT(maxpool, y));
+    return CUDA_STATUS(ck_maxpool(cuda_type(x), call->in[CR_IN_maxpool_x], call->in[CR_IN_maxpool_scale_bias],
+                                  call->out[CR_OUT_maxpool_y], call->out[CR_OUT_maxpool_index], &w,
+                                  cr_cuda_stream(device, call)));
 }
 
 static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dx = OUT(maxpool_grad, dx);
-    const struct ck_window  w  = window_of(call->op, dx, IN(maxpool_grad, dy));
-    CUDA_TRY(ck_maxpool_grad(cuda_type(dx), call->in[CR_IN_maxpool_grad_dy], call->in[CR_IN_maxpool_grad_index],
-                             call->out[CR_OUT_maxpool_grad_dx], &w, cr_cuda_stream(device, call)));
-    return CR_OK;
+    const struct ck_window  w  = cuda_window(call->op, dx, IN(maxpool_grad, dy));
+    return CUDA_STATUS(ck_maxpool_grad(cuda_type(dx), call->in[CR_IN_maxpool_grad_dy],
+                                       call->in[CR_IN_maxpool_grad_index], call->out[CR_OUT_maxpool_grad_dx], &w,
+                                       cr_cuda_stream(device, call)));
 }
 
 static cr_status avgpool_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = IN(avgpool, x);
-    CUDA_TRY(ck_avgpool(cuda_type(x), call->in[CR_IN_avgpool_x], call->out[CR_OUT_avgpool_y], x->dim[0],
-                        x->dim[1] * x->dim[2], x->dim[3], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_avgpool(cuda_type(x), call->in[CR_IN_avgpool_x], call->out[CR_OUT_avgpool_y], x->dim[0],
+                                  x->dim[1] * x->dim[2], x->dim[3], cr_cuda_stream(device, call)));
 }
 
 static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dx = OUT(avgpool_grad, dx);
-    CUDA_TRY(ck_avgpool_grad(cuda_type(dx), call->in[CR_IN_avgpool_grad_dy], call->out[CR_OUT_avgpool_grad_dx],
-                             dx->dim[0], dx->dim[1] * dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_avgpool_grad(cuda_type(dx), call->in[CR_IN_avgpool_grad_dy],
+                                       call->out[CR_OUT_avgpool_grad_dx], dx->dim[0], dx->dim[1] * dx->dim[2],
+                                       dx->dim[3], cr_cuda_stream(device, call)));
 }
 
 /* ---- option A shortcut ---- */
 
 static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = IN(pad_shortcut, x);
-    struct ck_window        w = window_of(call->op, x, OUT(pad_shortcut, y));
-    w.pad                     = call->op->attr.conv.pad_c;
-    CUDA_TRY(ck_pad_shortcut(cuda_type(x), call->in[CR_IN_pad_shortcut_x], call->out[CR_OUT_pad_shortcut_y], &w,
-                             cr_cuda_stream(device, call)));
-    return CR_OK;
+    const struct ck_window  w = cuda_window(call->op, x, OUT(pad_shortcut, y));
+    return CUDA_STATUS(ck_pad_shortcut(cuda_type(x), call->in[CR_IN_pad_shortcut_x], call->out[CR_OUT_pad_shortcut_y],
+                                       &w, cr_cuda_stream(device, call)));
 }
 
 static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dx = OUT(pad_shortcut_grad, dx);
-    struct ck_window        w  = window_of(call->op, dx, IN(pad_shortcut_grad, dy));
-    w.pad                      = call->op->attr.conv.pad_c;
-    CUDA_TRY(ck_pad_shortcut_grad(cuda_type(dx), call->in[CR_IN_pad_shortcut_grad_dy],
-                                  call->out[CR_OUT_pad_shortcut_grad_dx], &w, cr_cuda_stream(device, call)));
-    return CR_OK;
+    const struct ck_window  w  = cuda_window(call->op, dx, IN(pad_shortcut_grad, dy));
+    return CUDA_STATUS(ck_pad_shortcut_grad(cuda_type(dx), call->in[CR_IN_pad_shortcut_grad_dy],
+                                            call->out[CR_OUT_pad_shortcut_grad_dx], &w, cr_cuda_stream(device, call)));
 }
 
 /* ---- mix ---- */
@@ -215,8 +187,7 @@ static cr_status mix_launch(struct cr_device *device, const struct cr_call *call
     args.channels                   = (int)images->dim[3] / (args.wide ? 2 : 1);
     for (int c = 0; c < args.channels; c++)
         args.fill[c] = (int)rint(fmin(fmax(largest * (double)call->op->attr.input.mean[c], 0), largest));
-    CUDA_TRY(ck_mix(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_mix(&args, cr_cuda_stream(device, call)));
 }
 
 /* ---- the kernels ---- */

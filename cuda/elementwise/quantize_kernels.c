@@ -6,27 +6,24 @@
 
 static cr_status quantize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_quantize_x);
-    CUDA_TRY(ck_quantize(cuda_type(x), call->in[CR_IN_quantize_x], call->in[CR_IN_quantize_scale],
-                         call->out[CR_OUT_quantize_y], cr_tensor_elems(x), call->op->attr.quant.is_signed,
-                         cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_quantize(cuda_type(x), call->in[CR_IN_quantize_x], call->in[CR_IN_quantize_scale],
+                                   call->out[CR_OUT_quantize_y], cr_tensor_elems(x), call->op->attr.quant.is_signed,
+                                   cr_cuda_stream(device, call)));
 }
 
 static cr_status dequantize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_dequantize_x),
                            *y = cuda_out(call->program, call->op, CR_OUT_dequantize_y);
-    CUDA_TRY(ck_dequantize(cuda_type(y), call->in[CR_IN_dequantize_x], x->dtype == CR_I8,
-                           call->in[CR_IN_dequantize_scale], call->out[CR_OUT_dequantize_y], cr_tensor_elems(y),
-                           cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_dequantize(cuda_type(y), call->in[CR_IN_dequantize_x], x->dtype == CR_I8,
+                                     call->in[CR_IN_dequantize_scale], call->out[CR_OUT_dequantize_y],
+                                     cr_tensor_elems(y), cr_cuda_stream(device, call)));
 }
 
 static cr_status quantize_filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *w = cuda_in(call->program, call->op, CR_IN_quantize_filter_w);
-    CUDA_TRY(ck_quantize_filter(cuda_type(w), call->in[CR_IN_quantize_filter_w], call->in[CR_IN_quantize_filter_scale],
-                                call->out[CR_OUT_quantize_filter_y], w->dim[0], cr_tensor_elems(w) / w->dim[0],
-                                cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_quantize_filter(cuda_type(w), call->in[CR_IN_quantize_filter_w],
+                                          call->in[CR_IN_quantize_filter_scale], call->out[CR_OUT_quantize_filter_y],
+                                          w->dim[0], cr_tensor_elems(w) / w->dim[0], cr_cuda_stream(device, call)));
 }
 
 static cr_status qconv_coeffs_launch(struct cr_device *device, const struct cr_call *call) {
@@ -40,38 +37,21 @@ static cr_status qconv_coeffs_launch(struct cr_device *device, const struct cr_c
         .coeffs     = call->out[CR_OUT_qconv_coeffs_coeffs],
         .K          = cuda_out(call->program, call->op, CR_OUT_qconv_coeffs_coeffs)->dim[3],
     };
-    CUDA_TRY(ck_qconv_coeffs(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_qconv_coeffs(&args, cr_cuda_stream(device, call)));
 }
 
 /* ---- windows ---- */
 
-static struct ck_window window_of(const struct cr_call *call) {
-    const struct cr_tensor    *x = cuda_in(call->program, call->op, 0), *y = cuda_out(call->program, call->op, 0);
-    const struct cr_conv_attr *a = &call->op->attr.conv;
-    return (struct ck_window){.N      = x->dim[0],
-                              .H      = x->dim[1],
-                              .W      = x->dim[2],
-                              .C      = x->dim[3],
-                              .P      = y->dim[1],
-                              .Q      = y->dim[2],
-                              .K      = y->dim[3],
-                              .window = a->window,
-                              .stride = a->stride,
-                              .pad    = call->op->kind == CR_OP_pad_shortcut ? a->pad_c : a->pad};
-}
-
 static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_window w = window_of(call);
-    CUDA_TRY(ck_maxpool_int8(call->in[0], call->out[0], cuda_in(call->program, call->op, 0)->dtype == CR_I8, &w,
-                             cr_cuda_stream(device, call)));
-    return CR_OK;
+    const struct cr_tensor *x = cuda_in(call->program, call->op, 0);
+    const struct ck_window  w = cuda_window(call->op, x, cuda_out(call->program, call->op, 0));
+    return CUDA_STATUS(ck_maxpool_int8(call->in[0], call->out[0], x->dtype == CR_I8, &w, cr_cuda_stream(device, call)));
 }
 
 static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_window w = window_of(call);
-    CUDA_TRY(ck_pad_shortcut_int8(call->in[0], call->out[0], &w, cr_cuda_stream(device, call)));
-    return CR_OK;
+    const struct cr_tensor *x = cuda_in(call->program, call->op, 0);
+    const struct ck_window  w = cuda_window(call->op, x, cuda_out(call->program, call->op, 0));
+    return CUDA_STATUS(ck_pad_shortcut_int8(call->in[0], call->out[0], &w, cr_cuda_stream(device, call)));
 }
 
 #define KERNEL(name, kind, types, ...)                                                                                 \

@@ -14,8 +14,7 @@ static cr_status se_scale_launch(struct cr_device *device, const struct cr_call 
     args.x                  = call->in[CR_IN_se_scale_x];
     args.logit              = call->in[CR_IN_se_scale_logit];
     args.y                  = call->out[CR_OUT_se_scale_y];
-    CUDA_TRY(ck_se_scale(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_se_scale(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status se_scale_grad_launch(struct cr_device *device, const struct cr_call *call) {
@@ -25,28 +24,25 @@ static cr_status se_scale_grad_launch(struct cr_device *device, const struct cr_
     args.logit              = call->in[CR_IN_se_scale_grad_logit];
     args.dx                 = call->out[CR_OUT_se_scale_grad_dx];
     args.dlogit             = call->out[CR_OUT_se_scale_grad_dlogit];
-    CUDA_TRY(ck_se_scale_grad(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_se_scale_grad(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status channel_conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_channel_conv_x),
                            *w = cuda_in(call->program, call->op, CR_IN_channel_conv_w);
     const int direction       = call->op->kind == CR_OP_channel_conv ? 1 : -1;
-    CUDA_TRY(ck_channel_conv(cuda_type(x), call->in[CR_IN_channel_conv_x], call->in[CR_IN_channel_conv_w],
-                             call->out[CR_OUT_channel_conv_y], x->dim[0], x->dim[3], (int)w->dim[3], direction,
-                             cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_channel_conv(cuda_type(x), call->in[CR_IN_channel_conv_x], call->in[CR_IN_channel_conv_w],
+                                       call->out[CR_OUT_channel_conv_y], x->dim[0], x->dim[3], (int)w->dim[3],
+                                       direction, cr_cuda_stream(device, call)));
 }
 
 static cr_status channel_conv_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x  = cuda_in(call->program, call->op, CR_IN_channel_conv_wgrad_x),
                            *dw = cuda_out(call->program, call->op, CR_OUT_channel_conv_wgrad_dw);
-    CUDA_TRY(ck_channel_conv_wgrad(cuda_type(x), call->in[CR_IN_channel_conv_wgrad_x],
-                                   call->in[CR_IN_channel_conv_wgrad_dy], call->out[CR_OUT_channel_conv_wgrad_dw],
-                                   x->dim[0], x->dim[3], (int)dw->dim[3], call->op->attr.dense.accumulate,
-                                   cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(
+        ck_channel_conv_wgrad(cuda_type(x), call->in[CR_IN_channel_conv_wgrad_x], call->in[CR_IN_channel_conv_wgrad_dy],
+                              call->out[CR_OUT_channel_conv_wgrad_dw], x->dim[0], x->dim[3], (int)dw->dim[3],
+                              call->op->attr.dense.accumulate, cr_cuda_stream(device, call)));
 }
 
 static cr_status drop_launch(struct cr_device *device, const struct cr_call *call) {
@@ -63,23 +59,18 @@ static cr_status drop_launch(struct cr_device *device, const struct cr_call *cal
                                        .purpose   = CR_RNG_DROP,
                                        .threshold = cr_drop_threshold(attr),
                                        .scale     = cr_drop_scale(attr)};
-    CUDA_TRY(ck_drop(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_drop(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status halve_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_op     *op    = call->op;
-    const bool              grad  = op->kind == CR_OP_avgpool2x2_grad || op->kind == CR_OP_blurpool_grad;
-    const bool              blur  = op->kind == CR_OP_blurpool || op->kind == CR_OP_blurpool_grad;
-    const struct cr_tensor *x     = grad ? cuda_out(call->program, op, 0) : cuda_in(call->program, op, 0);
-    const struct ck_window  image = {.N = x->dim[0],
-                                     .H = x->dim[1],
-                                     .W = x->dim[2],
-                                     .C = x->dim[3],
-                                     .P = (x->dim[1] + 1) / 2,
-                                     .Q = (x->dim[2] + 1) / 2};
-    CUDA_TRY(ck_halve(cuda_type(x), blur, grad, call->in[0], call->out[0], &image, cr_cuda_stream(device, call)));
-    return CR_OK;
+    const struct cr_op     *op   = call->op;
+    const bool              grad = op->kind == CR_OP_avgpool2x2_grad || op->kind == CR_OP_blurpool_grad;
+    const bool              blur = op->kind == CR_OP_blurpool || op->kind == CR_OP_blurpool_grad;
+    const struct cr_tensor *in = cuda_in(call->program, op, 0), *out = cuda_out(call->program, op, 0),
+                           *x    = grad ? out : in;
+    const struct ck_window image = cuda_window(op, x, grad ? in : out);
+    return CUDA_STATUS(
+        ck_halve(cuda_type(x), blur, grad, call->in[0], call->out[0], &image, cr_cuda_stream(device, call)));
 }
 
 #define KERNEL(kind, launcher)                                                                                         \

@@ -197,8 +197,7 @@ static cr_status decode(struct cr_jpeg_decoder *d, const struct cr_jpeg_scan *sc
 static cr_status copy(struct cr_jpeg_decoder *d, enum cr_stream stream, int first, int count, void *dst) {
     CR_TRY(d->device->backend->async->move(d->device, stream, dst, d->result + (size_t)first * d->image_bytes,
                                            (size_t)count * d->image_bytes));
-    CUDA_TRY(cudaEventRecord(d->copied, cuda_of(d->device)->stream[stream]));
-    return CR_OK;
+    return CUDA_STATUS(cudaEventRecord(d->copied, cuda_of(d->device)->stream[stream]));
 }
 
 const struct cr_jpeg_ops cr_cuda_jpeg = {

@@ -23,9 +23,9 @@ static size_t bn_sums_workspace(const struct cr_device *device, const struct cr_
 
 static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_bn_sums_x);
-    CUDA_TRY(ck_bn_sums(cuda_type(x), call->in[CR_IN_bn_sums_x], call->out[CR_OUT_bn_sums_sums], call->workspace,
-                        cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_bn_sums(cuda_type(x), call->in[CR_IN_bn_sums_x], call->out[CR_OUT_bn_sums_sums],
+                                  call->workspace, cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors,
+                                  cr_cuda_stream(device, call)));
 }
 
 /* The copy of scale and bias is in 16 bits. */
@@ -57,8 +57,7 @@ static cr_status bn_finalize_launch(struct cr_device *device, const struct cr_ca
         .count           = a->count,
         .eps             = a->eps,
         .momentum        = a->momentum};
-    CUDA_TRY(ck_bn_finalize(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_bn_finalize(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status bn_scale_bias_launch(struct cr_device *device, const struct cr_call *call) {
@@ -70,8 +69,7 @@ static cr_status bn_scale_bias_launch(struct cr_device *device, const struct cr_
                                           .channels =
                                               cuda_in(call->program, call->op, CR_IN_bn_scale_bias_gamma)->dim[3],
                                           .eps = call->op->attr.bn.eps};
-    CUDA_TRY(ck_bn_scale_bias(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_bn_scale_bias(&args, cr_cuda_stream(device, call)));
 }
 
 static bool bn_apply_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -92,8 +90,7 @@ static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call 
                                      .pixels         = cuda_pixels(x),
                                      .channels       = x->dim[3],
                                      .relu           = call->op->attr.bn.relu};
-    CUDA_TRY(ck_bn_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_bn_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 /* ---- backward ---- */
@@ -127,8 +124,8 @@ static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_c
     args.mask      = args.by == CK_MASK_ACT ? call->in[CR_IN_bn_grad_sums_scale_bias] : call->in[CR_IN_bn_grad_sums_y];
     args.mean_rstd = call->in[CR_IN_bn_grad_sums_mean_rstd];
     args.grad_sums = call->out[CR_OUT_bn_grad_sums_grad_sums];
-    CUDA_TRY(ck_bn_grad_sums(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(
+        ck_bn_grad_sums(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct cr_call *call) {
@@ -144,8 +141,7 @@ static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct 
         .count      = a->count,
         .accumulate = a->accumulate,
         .ranks      = a->ranks};
-    CUDA_TRY(ck_bn_grad_finalize(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_bn_grad_finalize(&args, cr_cuda_stream(device, call)));
 }
 
 static bool bn_grad_apply_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -167,8 +163,7 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
                                     .dx       = call->out[CR_OUT_bn_grad_apply_dx],
                                     .pixels   = cuda_pixels(x),
                                     .channels = x->dim[3]};
-    CUDA_TRY(ck_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 /* ---- the ReLU gradient, with the sums of the BNs in front of it ---- */
@@ -217,8 +212,8 @@ static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call
     args.grad_sums[0]        = call->out[CR_OUT_relu_grad_grad_sums];
     args.grad_sums[1]        = call->out[CR_OUT_relu_grad_grad_sums2];
     args.dx                  = call->out[CR_OUT_relu_grad_dx];
-    CUDA_TRY(ck_relu_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(
+        ck_relu_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 /* ---- the second kernel of a conv_dgrad: ReLU mask and sums of the BN in front of the convolution ---- */
@@ -240,17 +235,16 @@ cr_status cr_cuda_bn_relu_grad(struct cr_device *device, const struct cr_call *c
                                          .grad_sums = call->out[CR_OUT_conv_dgrad_grad_sums],
                                          .pixels    = cuda_pixels(x),
                                          .channels  = x->dim[3]};
-    CUDA_TRY(ck_bn_relu_grad(&args, (char *)call->workspace + relu_mask_at, cuda_of(device)->multiprocessors,
-                             cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_bn_relu_grad(&args, (char *)call->workspace + relu_mask_at, cuda_of(device)->multiprocessors,
+                                       cr_cuda_stream(device, call)));
 }
 
 static cr_status channel_scale_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dy = cuda_in(call->program, call->op, CR_IN_channel_scale_dy);
-    CUDA_TRY(ck_channel_scale(cuda_type(dy), call->in[CR_IN_channel_scale_dy], call->in[CR_IN_channel_scale_scale_bias],
-                              call->out[CR_OUT_channel_scale_dx], cuda_pixels(dy), dy->dim[3],
-                              cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_channel_scale(cuda_type(dy), call->in[CR_IN_channel_scale_dy],
+                                        call->in[CR_IN_channel_scale_scale_bias], call->out[CR_OUT_channel_scale_dx],
+                                        cuda_pixels(dy), dy->dim[3], cuda_of(device)->multiprocessors,
+                                        cr_cuda_stream(device, call)));
 }
 
 /* ---- the table ---- */

@@ -15,9 +15,8 @@ static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *
                                     .filters = w->dim[0],
                                     .elems   = cr_tensor_elems(w) / w->dim[0],
                                     .eps     = call->op->attr.bn.eps};
-    CUDA_TRY(ck_fold_bn(&args, cuda_type(cuda_out(call->program, call->op, CR_OUT_fold_bn_y)),
-                        call->out[CR_OUT_fold_bn_y], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_fold_bn(&args, cuda_type(cuda_out(call->program, call->op, CR_OUT_fold_bn_y)),
+                                  call->out[CR_OUT_fold_bn_y], cr_cuda_stream(device, call)));
 }
 
 static bool writes_float(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

@@ -17,23 +17,10 @@ static bool pool_accepts(const struct cr_device *device, const struct cr_program
     return a->window == 3 && a->stride == 2 && a->pad <= 1 && x->dim[3] % (x->dtype == CR_F32 ? 4 : 8) == 0 &&
            fits_int(x);
 }
-static struct ck_window pool_window(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *dy) {
-    const struct cr_conv_attr *a = &op->attr.conv;
-    return (struct ck_window){.N      = x->dim[0],
-                              .H      = x->dim[1],
-                              .W      = x->dim[2],
-                              .C      = x->dim[3],
-                              .P      = dy->dim[1],
-                              .Q      = dy->dim[2],
-                              .K      = dy->dim[3],
-                              .window = a->window,
-                              .stride = a->stride,
-                              .pad    = a->pad};
-}
 
 static size_t sums_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = cuda_in(p, op, CR_IN_pool_bn_grad_sums_x);
-    const struct ck_window  w = pool_window(op, x, cuda_in(p, op, CR_IN_pool_bn_grad_sums_dy));
+    const struct ck_window  w = cuda_window(op, x, cuda_in(p, op, CR_IN_pool_bn_grad_sums_dy));
     return ck_pool_bn_grad_sums_workspace(cuda_type(x), &w, cuda_of(device)->multiprocessors);
 }
 
@@ -47,10 +34,9 @@ static cr_status pool_bn_grad_sums_launch(struct cr_device *device, const struct
         .act       = call->in[CR_IN_pool_bn_grad_sums_scale_bias],
         .mean_rstd = call->in[CR_IN_pool_bn_grad_sums_mean_rstd],
         .grad_sums = call->out[CR_OUT_pool_bn_grad_sums_grad_sums],
-        .w         = pool_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_sums_dy))};
-    CUDA_TRY(
+        .w         = cuda_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_sums_dy))};
+    return CUDA_STATUS(
         ck_pool_bn_grad_sums(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
 }
 
 static cr_status pool_bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
@@ -63,9 +49,8 @@ static cr_status pool_bn_grad_apply_launch(struct cr_device *device, const struc
         .act    = call->in[CR_IN_pool_bn_grad_apply_scale_bias],
         .coeffs = call->in[CR_IN_pool_bn_grad_apply_coeffs],
         .dx     = call->out[CR_OUT_pool_bn_grad_apply_dx],
-        .w      = pool_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_apply_dy))};
-    CUDA_TRY(ck_pool_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+        .w      = cuda_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_apply_dy))};
+    return CUDA_STATUS(ck_pool_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 /* ---- the table ---- */

@@ -23,8 +23,7 @@ double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles) 
 cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_t **device) {
     const size_t bytes = (size_t)count * sizeof **device;
     CUDA_TRY(cudaMalloc((void **)device, CR_MAX(bytes, sizeof **device)));
-    CUDA_TRY(cudaMemcpy(*device, host, bytes, cudaMemcpyHostToDevice));
-    return CR_OK;
+    return CUDA_STATUS(cudaMemcpy(*device, host, bytes, cudaMemcpyHostToDevice));
 }
 
 cr_status cr_cuda_linear_upload(const struct cr_linear_filter *f, bool gathers, bool convolves,

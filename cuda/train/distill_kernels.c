@@ -24,16 +24,14 @@ static size_t loss_workspace(const struct cr_device *device, const struct cr_pro
 
 static cr_status loss_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_distill args = distill_args(call);
-    CUDA_TRY(ck_distill(&args, call->in[CR_IN_distill_metrics], call->out[CR_OUT_distill_metrics], call->workspace,
-                        cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_distill(&args, call->in[CR_IN_distill_metrics], call->out[CR_OUT_distill_metrics],
+                                  call->workspace, cr_cuda_stream(device, call)));
 }
 
 static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_distill args = distill_args(call);
-    CUDA_TRY(ck_distill_grad(&args, call->in[CR_IN_distill_grad_state], call->in[CR_IN_distill_grad_dy],
-                             call->out[CR_OUT_distill_grad_dx], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_distill_grad(&args, call->in[CR_IN_distill_grad_state], call->in[CR_IN_distill_grad_dy],
+                                       call->out[CR_OUT_distill_grad_dx], cr_cuda_stream(device, call)));
 }
 
 #define KERNEL(kind, ...)                                                                                              \

@@ -41,17 +41,15 @@ static size_t loss_workspace(const struct cr_device *device, const struct cr_pro
 static cr_status loss_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_loss         args    = loss_args(call);
     const struct ck_loss_options options = loss_options(call);
-    CUDA_TRY(ck_loss(&args, &options, call->in[CR_IN_loss_metrics], call->out[CR_OUT_loss_metrics], call->workspace,
-                     cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_loss(&args, &options, call->in[CR_IN_loss_metrics], call->out[CR_OUT_loss_metrics],
+                               call->workspace, cr_cuda_stream(device, call)));
 }
 
 static cr_status loss_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_loss         args    = loss_args(call);
     const struct ck_loss_options options = loss_options(call);
-    CUDA_TRY(ck_loss_grad(&args, &options, call->op->attr.loss.weight, call->in[CR_IN_loss_grad_state],
-                          call->out[CR_OUT_loss_grad_dx], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_loss_grad(&args, &options, call->op->attr.loss.weight, call->in[CR_IN_loss_grad_state],
+                                    call->out[CR_OUT_loss_grad_dx], cr_cuda_stream(device, call)));
 }
 
 /* ---- grad_norm ---- */
@@ -62,11 +60,10 @@ static size_t norm_workspace(const struct cr_device *device, const struct cr_pro
 }
 
 static cr_status grad_norm_launch(struct cr_device *device, const struct cr_call *call) {
-    CUDA_TRY(ck_grad_norm(call->in[CR_IN_grad_norm_grad],
-                          cr_tensor_elems(cuda_in(call->program, call->op, CR_IN_grad_norm_grad)),
-                          call->in[CR_IN_grad_norm_metrics], call->in[CR_IN_grad_norm_state],
-                          call->out[CR_OUT_grad_norm_norm], call->workspace, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_grad_norm(call->in[CR_IN_grad_norm_grad],
+                                    cr_tensor_elems(cuda_in(call->program, call->op, CR_IN_grad_norm_grad)),
+                                    call->in[CR_IN_grad_norm_metrics], call->in[CR_IN_grad_norm_state],
+                                    call->out[CR_OUT_grad_norm_norm], call->workspace, cr_cuda_stream(device, call)));
 }
 
 /* ---- the table ---- */

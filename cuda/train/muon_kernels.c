@@ -106,8 +106,7 @@ static cr_status make_polynomial(const struct work *w) {
                                           .b      = (float)CR_MUON_B,
                                           .c      = (float)CR_MUON_C};
     CR_TRY(multiply_squares(w, w->a, w->a, w->square, CUDA_R_32F));
-    CUDA_TRY(ck_muon_polynomial(&of, w->stream));
-    return CR_OK;
+    return CUDA_STATUS(ck_muon_polynomial(&of, w->stream));
 }
 
 /* `count` iterations, 1 or 2. */
@@ -141,8 +140,7 @@ static cr_status launch_group(struct work *w, const struct muon_plan *plan, cons
     CUDA_TRY(ck_muon_load(&args, y, w->x, w->stream));
     const int together = g->joins ? 2 : 1;
     for (int i = 0; i < CR_MUON_ITERATIONS; i += together) CR_TRY(iterate(w, CR_MIN(together, CR_MUON_ITERATIONS - i)));
-    CUDA_TRY(ck_muon_store(&args, w->x, y, w->stream));
-    return CR_OK;
+    return CUDA_STATUS(ck_muon_store(&args, w->x, y, w->stream));
 }
 
 static struct ck_muon_input input_of(struct cr_device *device, const struct cr_call *call) {

@@ -66,8 +66,7 @@ struct ck_sgd cr_cuda_sgd_args(struct cr_device *device, const struct cr_call *c
 
 static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_sgd args = cr_cuda_sgd_args(device, call);
-    CUDA_TRY(ck_sgd(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_sgd(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status adamw_launch(struct cr_device *device, const struct cr_call *call) {
@@ -76,8 +75,7 @@ static cr_status adamw_launch(struct cr_device *device, const struct cr_call *ca
                                       .second = call->out[CR_OUT_adamw_second],
                                       .beta2  = attr->beta2,
                                       .eps    = attr->eps};
-    CUDA_TRY(ck_adamw(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_adamw(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status muon_launch(struct cr_device *device, const struct cr_call *call) {
@@ -89,8 +87,7 @@ static cr_status muon_launch(struct cr_device *device, const struct cr_call *cal
                                                         .eps    = attr->eps},
                                           .direction = call->in[CR_IN_muon_direction],
                                           .factor    = tables->factor};
-    CUDA_TRY(ck_muon(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_muon(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status lars_launch(struct cr_device *device, const struct cr_call *call) {
@@ -101,8 +98,7 @@ static cr_status lars_launch(struct cr_device *device, const struct cr_call *cal
                                           .owner = tables->owner,
                                           .eps   = attr->eps,
                                           .trust = attr->trust};
-    CUDA_TRY(ck_lars(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_lars(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status lamb_launch(struct cr_device *device, const struct cr_call *call) {
@@ -114,8 +110,7 @@ static cr_status lamb_launch(struct cr_device *device, const struct cr_call *cal
                                           .owner  = tables->owner,
                                           .beta2  = attr->beta2,
                                           .eps    = attr->eps};
-    CUDA_TRY(ck_lamb(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_lamb(&args, cr_cuda_stream(device, call)));
 }
 
 /* ---- lamb_norms ---- */
@@ -149,8 +144,7 @@ static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_cal
     args.rule.sgd.step                 = cuda_of(device)->step;
     args.rule.beta2                    = attr->beta2;
     args.rule.eps                      = attr->eps;
-    CUDA_TRY(ck_lamb_norms(&args, call->workspace, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_lamb_norms(&args, call->workspace, cr_cuda_stream(device, call)));
 }
 
 /* ---- param_norms ---- */
@@ -171,8 +165,7 @@ static cr_status param_norms_launch(struct cr_device *device, const struct cr_ca
                                           .norms      = call->out[CR_OUT_param_norms_norms],
                                           .tiles      = tables->tiles,
                                           .params     = call->program->store->params};
-    CUDA_TRY(ck_param_norms(&args, call->workspace, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_param_norms(&args, call->workspace, cr_cuda_stream(device, call)));
 }
 
 /* ---- ema ---- */
@@ -201,8 +194,7 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
                                 .running_elems    = call->program->store->running_elems,
                                 .decay            = call->op->attr.ema.decay,
                                 .warmup           = call->op->attr.ema.warmup};
-    CUDA_TRY(ck_ema(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_ema(&args, cr_cuda_stream(device, call)));
 }
 
 /* ---- the table ---- */

@@ -109,8 +109,8 @@ static cr_status forward_launch(struct cr_device *device, const struct cr_call *
         args.shortcut_c                = IN(shortcut->op, pad_shortcut, x)->dim[3];
         args.shortcut_pad              = shortcut->op->attr.conv.pad_c;
     }
-    CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(
+        ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 /* ---- backward ---- */
@@ -146,9 +146,8 @@ static cr_status backward_launch(struct cr_device *device, const struct cr_call 
                                                        .coeffs     = finalize->out[CR_OUT_bn_grad_finalize_coeffs],
                                                        .count      = a->count,
                                                        .accumulate = a->accumulate}};
-    CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
-                                cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors,
+                                          cuda_of(device)->block_bytes, cr_cuda_stream(device, call)));
 }
 
 /* ---- filter gradients ---- */
@@ -198,8 +197,7 @@ static cr_status filters_launch(struct cr_device *device, const struct cr_call *
                                                               .accumulate = part->op->attr.conv.accumulate};
         room += ck_cifar_wgrads_workspace(&filter[k].conv);
     }
-    CUDA_TRY(ck_cifar_wgrads(filter, count, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_cifar_wgrads(filter, count, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 /* ---- the kernels ---- */

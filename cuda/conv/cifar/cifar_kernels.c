@@ -80,8 +80,8 @@ struct ck_cifar_conv cr_cuda_cifar_conv_of(const struct cr_call *call) {
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_cifar_conv args = cr_cuda_cifar_conv_of(call);
-    CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(
+        ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 #undef IN
 #undef OUT
@@ -153,9 +153,8 @@ struct ck_cifar_conv_grad cr_cuda_cifar_grad_of(const struct cr_call *call) {
 
 static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_cifar_conv_grad args = cr_cuda_cifar_grad_of(call);
-    CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
-                                cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors,
+                                          cuda_of(device)->block_bytes, cr_cuda_stream(device, call)));
 }
 
 /* ---- the classifier ---- */
@@ -177,22 +176,19 @@ static bool dense_accepts(const struct cr_device *device, const struct cr_progra
 
 static cr_status dense_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_dense v = dense_shape(call->program, call->op);
-    CUDA_TRY(ck_cifar_dense(&v, call->in[CR_IN_dense_x], call->in[CR_IN_dense_w], call->in[CR_IN_dense_b],
-                            call->out[CR_OUT_dense_y], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_cifar_dense(&v, call->in[CR_IN_dense_x], call->in[CR_IN_dense_w], call->in[CR_IN_dense_b],
+                                      call->out[CR_OUT_dense_y], cr_cuda_stream(device, call)));
 }
 static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_dense v = dense_shape(call->program, call->op);
-    CUDA_TRY(ck_cifar_dense_dgrad(&v, call->in[CR_IN_dense_dgrad_dy], call->in[CR_IN_dense_dgrad_w],
-                                  call->out[CR_OUT_dense_dgrad_dx], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_cifar_dense_dgrad(&v, call->in[CR_IN_dense_dgrad_dy], call->in[CR_IN_dense_dgrad_w],
+                                            call->out[CR_OUT_dense_dgrad_dx], cr_cuda_stream(device, call)));
 }
 static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_dense v = dense_shape(call->program, call->op);
-    CUDA_TRY(ck_cifar_dense_wgrad(&v, call->in[CR_IN_dense_wgrad_x], call->in[CR_IN_dense_wgrad_dy],
-                                  call->out[CR_OUT_dense_wgrad_dw], call->op->attr.dense.accumulate,
-                                  cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_cifar_dense_wgrad(&v, call->in[CR_IN_dense_wgrad_x], call->in[CR_IN_dense_wgrad_dy],
+                                            call->out[CR_OUT_dense_wgrad_dw], call->op->attr.dense.accumulate,
+                                            cr_cuda_stream(device, call)));
 }
 
 /* ---- the kernels ---- */

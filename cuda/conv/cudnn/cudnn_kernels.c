@@ -244,10 +244,9 @@ static cr_status after_slice(const struct prepared_conv *s, int64_t index, const
     if (!cudnn_has_half_dw(&s->key)) return CR_OK;
     const struct cr_tensor *x  = cuda_in(call->program, call->op, CR_IN_conv_wgrad_x);
     const struct cr_tensor *dw = cuda_out(call->program, call->op, CR_OUT_conv_wgrad_dw);
-    CUDA_TRY(ck_convert_add(cuda_type(x), (char *)call->workspace + s->slice[index].plans->problem.half_dw,
-                            call->out[CR_OUT_conv_wgrad_dw], cr_tensor_elems(dw),
-                            index > 0 || call->op->attr.conv.accumulate, stream));
-    return CR_OK;
+    return CUDA_STATUS(ck_convert_add(cuda_type(x), (char *)call->workspace + s->slice[index].plans->problem.half_dw,
+                                      call->out[CR_OUT_conv_wgrad_dw], cr_tensor_elems(dw),
+                                      index > 0 || call->op->attr.conv.accumulate, stream));
 }
 
 static cr_status run(struct cr_device *device, const struct cr_call *call) {

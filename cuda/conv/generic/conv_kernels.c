@@ -49,9 +49,8 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
 }
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_conv v = shape_of(call->op, of_conv(call->program, call->op));
-    CUDA_TRY(ck_conv_forward(&v, call->in[CR_IN_conv_x], call->in[CR_IN_conv_w], call->out[CR_OUT_conv_y],
-                             cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_conv_forward(&v, call->in[CR_IN_conv_x], call->in[CR_IN_conv_w], call->out[CR_OUT_conv_y],
+                                       cr_cuda_stream(device, call)));
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -60,9 +59,8 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
 }
 static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_conv v = shape_of(call->op, of_dgrad(call->program, call->op));
-    CUDA_TRY(ck_conv_dgrad(&v, call->in[CR_IN_conv_dgrad_dy], call->in[CR_IN_conv_dgrad_w],
-                           call->out[CR_OUT_conv_dgrad_dx], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_conv_dgrad(&v, call->in[CR_IN_conv_dgrad_dy], call->in[CR_IN_conv_dgrad_w],
+                                     call->out[CR_OUT_conv_dgrad_dx], cr_cuda_stream(device, call)));
 }
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -75,10 +73,9 @@ static size_t wgrad_workspace(const struct cr_device *device, const struct cr_pr
 }
 static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_conv v = shape_of(call->op, of_wgrad(call->program, call->op));
-    CUDA_TRY(ck_conv_wgrad(&v, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy],
-                           call->out[CR_OUT_conv_wgrad_dw], call->op->attr.conv.accumulate, call->workspace,
-                           cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_conv_wgrad(&v, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy],
+                                     call->out[CR_OUT_conv_wgrad_dw], call->op->attr.conv.accumulate, call->workspace,
+                                     cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 /* ---- grouped ---- */
@@ -86,25 +83,23 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
 static cr_status group_conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct operands a = of_conv(call->program, call->op);
     const struct ck_conv  v = shape_of(call->op, a);
-    CUDA_TRY(ck_group_conv_forward(&v, a.w->dim[3], call->in[CR_IN_group_conv_x], call->in[CR_IN_group_conv_w],
-                                   call->out[CR_OUT_group_conv_y], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_group_conv_forward(&v, a.w->dim[3], call->in[CR_IN_group_conv_x],
+                                             call->in[CR_IN_group_conv_w], call->out[CR_OUT_group_conv_y],
+                                             cr_cuda_stream(device, call)));
 }
 static cr_status group_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct operands a = of_dgrad(call->program, call->op);
     const struct ck_conv  v = shape_of(call->op, a);
-    CUDA_TRY(ck_group_conv_dgrad(&v, a.w->dim[3], call->in[CR_IN_group_conv_dgrad_dy],
-                                 call->in[CR_IN_group_conv_dgrad_w], call->out[CR_OUT_group_conv_dgrad_dx],
-                                 cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_group_conv_dgrad(&v, a.w->dim[3], call->in[CR_IN_group_conv_dgrad_dy],
+                                           call->in[CR_IN_group_conv_dgrad_w], call->out[CR_OUT_group_conv_dgrad_dx],
+                                           cr_cuda_stream(device, call)));
 }
 static cr_status group_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct operands a = of_wgrad(call->program, call->op);
     const struct ck_conv  v = shape_of(call->op, a);
-    CUDA_TRY(ck_group_conv_wgrad(&v, a.w->dim[3], call->in[CR_IN_group_conv_wgrad_x],
-                                 call->in[CR_IN_group_conv_wgrad_dy], call->out[CR_OUT_group_conv_wgrad_dw],
-                                 call->op->attr.conv.accumulate, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_group_conv_wgrad(&v, a.w->dim[3], call->in[CR_IN_group_conv_wgrad_x],
+                                           call->in[CR_IN_group_conv_wgrad_dy], call->out[CR_OUT_group_conv_wgrad_dw],
+                                           call->op->attr.conv.accumulate, cr_cuda_stream(device, call)));
 }
 
 #define KERNEL(kind) CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT

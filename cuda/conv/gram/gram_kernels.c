@@ -40,8 +40,7 @@ static cr_status finalize_launch(struct cr_device *device, const struct cr_call 
                                     .mean_rstd  = call->out[CR_OUT_gram_bn_finalize_mean_rstd],
                                     .mean       = call->out[CR_OUT_gram_bn_finalize_running_mean],
                                     .var        = call->out[CR_OUT_gram_bn_finalize_running_var]};
-    CUDA_TRY(ck_gram_bn_finalize(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_gram_bn_finalize(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status sums_launch(struct cr_device *device, const struct cr_call *call) {
@@ -54,8 +53,7 @@ static cr_status sums_launch(struct cr_device *device, const struct cr_call *cal
                                          .gram   = call->in[CR_IN_gram_bn_sums_gram],
                                          .center = call->in[CR_IN_gram_bn_sums_center],
                                          .sums   = call->out[CR_OUT_gram_bn_sums_sums]};
-    CUDA_TRY(ck_gram_bn_sums(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_gram_bn_sums(&args, cr_cuda_stream(device, call)));
 }
 
 /* The sums of all ranks are about a center; cuda.bn_finalize accepts the other ops of this kind. */
@@ -77,9 +75,8 @@ static cr_status finish_launch(struct cr_device *device, const struct cr_call *c
                                     .mean_rstd  = call->out[CR_OUT_bn_finalize_mean_rstd],
                                     .mean       = call->out[CR_OUT_bn_finalize_running_mean],
                                     .var        = call->out[CR_OUT_bn_finalize_running_var]};
-    CUDA_TRY(ck_gram_bn_finish(&args, call->in[CR_IN_bn_finalize_sums], call->in[CR_IN_bn_finalize_center],
-                               cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_gram_bn_finish(&args, call->in[CR_IN_bn_finalize_sums], call->in[CR_IN_bn_finalize_center],
+                                         cr_cuda_stream(device, call)));
 }
 
 /* ---- gradients ---- */
@@ -94,8 +91,7 @@ static cr_status grad_sums_launch(struct cr_device *device, const struct cr_call
                                               .dy_sums   = call->in[CR_IN_gram_bn_grad_sums_dy_sums],
                                               .mean_rstd = call->in[CR_IN_gram_bn_grad_sums_mean_rstd],
                                               .grad_sums = call->out[CR_OUT_gram_bn_grad_sums_grad_sums]};
-    CUDA_TRY(ck_gram_bn_grad_sums(&args, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_gram_bn_grad_sums(&args, cr_cuda_stream(device, call)));
 }
 
 static size_t grad_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -126,8 +122,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                          .dw          = call->out[CR_OUT_gram_bn_grad_dw],
                                          .dgamma      = call->out[CR_OUT_gram_bn_grad_dgamma],
                                          .dbeta       = call->out[CR_OUT_gram_bn_grad_dbeta]};
-    CUDA_TRY(ck_gram_bn_grad(&args, call->workspace, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_gram_bn_grad(&args, call->workspace, cr_cuda_stream(device, call)));
 }
 
 /* ---- the kernels ---- */

@@ -83,8 +83,7 @@ static bool plain_accepts(const struct cr_device *device, const struct cr_progra
 static cr_status plain_launch(struct cr_device *device, const struct cr_call *call) {
     struct ck_int8_conv a;
     (void)conv_args(call->program, call->op, call, &a);
-    CUDA_TRY(ck_int8_conv_plain(&a, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_int8_conv_plain(&a, cr_cuda_stream(device, call)));
 }
 
 /* ---- the packed filter ---- */
@@ -104,9 +103,8 @@ static bool pack_accepts(const struct cr_device *device, const struct cr_program
 
 static cr_status pack_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *w = cuda_in(call->program, call->op, CR_IN_pack_filter_w);
-    CUDA_TRY(ck_int8_pack(call->in[CR_IN_pack_filter_w], call->out[CR_OUT_pack_filter_y], w->dim[0], (int)w->dim[1],
-                          (int)w->dim[2], w->dim[3], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_int8_pack(call->in[CR_IN_pack_filter_w], call->out[CR_OUT_pack_filter_y], w->dim[0],
+                                    (int)w->dim[1], (int)w->dim[2], w->dim[3], cr_cuda_stream(device, call)));
 }
 
 /* ---- the stem ---- */

@@ -129,9 +129,8 @@ out:
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s = call->prepared;
-    CUDA_TRY(ck_block_sparse_pack(&s->conv, call->in[CR_IN_sparse_filter_w], s->table + s->from, s->blocks,
-                                  call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_block_sparse_pack(&s->conv, call->in[CR_IN_sparse_filter_w], s->table + s->from, s->blocks,
+                                            call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
 }
 
 /* ---- convolutions ---- */
@@ -153,8 +152,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
                                       stream));
         args.blocks = call->workspace;
     }
-    CUDA_TRY(ck_block_sparse_conv(&args, &s->plan, stream));
-    return CR_OK;
+    return CUDA_STATUS(ck_block_sparse_conv(&args, &s->plan, stream));
 }
 
 /* ---- kernels ---- */

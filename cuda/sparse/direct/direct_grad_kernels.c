@@ -270,8 +270,7 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
                                          .entries    = s->filter.entries,
                                          .dw         = call->out[CR_OUT_conv_wgrad_dw],
                                          .accumulate = call->op->attr.conv.accumulate};
-    CUDA_TRY(ck_sparse_wgrad(&args, &s->plan, call->workspace, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_sparse_wgrad(&args, &s->plan, call->workspace, cr_cuda_stream(device, call)));
 }
 
 /* ---- kernels ---- */

@@ -152,10 +152,9 @@ out:
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s = call->prepared;
-    CUDA_TRY(ck_sparse_gather(call->in[CR_IN_sparse_filter_w],
-                              cuda_type(cuda_in(call->program, call->op, CR_IN_sparse_filter_w)), s->filter.from,
-                              s->filter.entries, call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_sparse_gather(
+        call->in[CR_IN_sparse_filter_w], cuda_type(cuda_in(call->program, call->op, CR_IN_sparse_filter_w)),
+        s->filter.from, s->filter.entries, call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
 }
 
 /* ---- convolutions ---- */

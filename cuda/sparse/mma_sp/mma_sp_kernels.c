@@ -143,9 +143,8 @@ static cudaError_t fill(const struct prepared *s, const void *w, void *to, cudaS
 /* ---- sparse_filter ---- */
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
-    CUDA_TRY(fill(call->prepared, call->in[CR_IN_sparse_filter_w], call->out[CR_OUT_sparse_filter_y],
-                  cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(fill(call->prepared, call->in[CR_IN_sparse_filter_w], call->out[CR_OUT_sparse_filter_y],
+                            cr_cuda_stream(device, call)));
 }
 
 /* ---- convolutions ---- */
@@ -170,8 +169,7 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
         .relu     = call->op->attr.conv.relu,
         .y        = call->out[CR_OUT_conv_y],
         .l2_bytes = cuda_of(device)->l2_bytes};
-    CUDA_TRY(ck_mma_sp_conv(&args, &s->plan, stream));
-    return CR_OK;
+    return CUDA_STATUS(ck_mma_sp_conv(&args, &s->plan, stream));
 }
 
 /* ---- kernels ---- */

@@ -141,9 +141,8 @@ out:
 
 static cr_status gather(struct cr_device *device, const struct cr_call *call, const void *w, void *values) {
     const struct prepared *s = call->prepared;
-    CUDA_TRY(ck_two_four_gather(w, s->from, ck_two_four_units(&s->plan) * CK_TWO_FOUR_UNIT, values,
-                                cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_two_four_gather(w, s->from, ck_two_four_units(&s->plan) * CK_TWO_FOUR_UNIT, values,
+                                          cr_cuda_stream(device, call)));
 }
 
 /* ---- sparse_filter ---- */
@@ -168,8 +167,8 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
         CR_TRY(gather(device, call, call->in[CR_IN_conv_w], call->workspace));
         args.values = call->workspace;
     }
-    CUDA_TRY(ck_two_four_conv(&args, &s->plan, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(
+        ck_two_four_conv(&args, &s->plan, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
 /* ---- kernels ---- */

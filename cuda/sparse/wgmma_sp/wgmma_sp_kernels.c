@@ -121,9 +121,8 @@ out:
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s = call->prepared;
-    CUDA_TRY(ck_wgmma_sp_fill(&s->plan, call->in[CR_IN_sparse_filter_w], s->from, s->units,
-                              call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_wgmma_sp_fill(&s->plan, call->in[CR_IN_sparse_filter_w], s->from, s->units,
+                                        call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
 }
 
 /* ---- convolutions ---- */
@@ -143,8 +142,7 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
         .filter = {s->start, s->words, packed, (const float *)(const void *)(packed + ck_wgmma_sp_scale_at(s->units))},
         .relu   = call->op->attr.conv.relu,
         .y      = call->out[CR_OUT_conv_y]};
-    CUDA_TRY(ck_wgmma_sp_conv(&args, &s->plan, cuda_of(device)->multiprocessors, stream));
-    return CR_OK;
+    return CUDA_STATUS(ck_wgmma_sp_conv(&args, &s->plan, cuda_of(device)->multiprocessors, stream));
 }
 
 /* ---- kernels ---- */

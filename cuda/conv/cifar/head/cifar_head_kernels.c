@@ -58,8 +58,7 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
                                        .dw       = call->out[CR_OUT_head_dw],
                                        .db       = call->out[CR_OUT_head_db],
                                        .finish   = finish_of(call)};
-    CUDA_TRY(ck_cifar_head(&args, call->workspace, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return CUDA_STATUS(ck_cifar_head(&args, call->workspace, cr_cuda_stream(device, call)));
 }
 
 const struct cr_kernel cr_cuda_cifar_head_kernels[] = {{CR_KERNEL("cuda.cifar_head.*", head, CR_MATH_F32),
