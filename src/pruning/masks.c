@@ -49,10 +49,6 @@ static int64_t unit_element(const struct units *units, int64_t u, int64_t i) {
 enum { KEY_PRUNED = 0 };
 #define KEY_NEVER UINT32_MAX
 
-static bool bit_at(const uint8_t *mask, int64_t i) {
-    return mask[i / 8] >> (i % 8) & 1;
-}
-
 static uint32_t key_of(float magnitude) {
     uint32_t bits;
     memcpy(&bits, &magnitude, sizeof bits);
@@ -66,7 +62,7 @@ static uint32_t unit_key(const struct units *units, int64_t u, const float *valu
     for (int64_t i = 0; i < units->elems; i++) {
         const int64_t at = offset + unit_element(units, u, i);
         sum += fabs((double)value[at]);
-        any |= bit_at(mask, at);
+        any |= cr_mask_bit(mask, at);
     }
     return any ? key_of((float)(sum / (double)units->elems)) : KEY_PRUNED;
 }
@@ -198,7 +194,7 @@ int64_t cr_prune_count(const struct cr_param *q, const uint8_t *mask) {
     const uint8_t *bits = mask + q->offset / 8;
     int64_t        left = 0;
     for (int64_t i = 0; i < q->elems / 8; i++) left += ones_of[bits[i] & 15] + ones_of[bits[i] >> 4];
-    for (int64_t i = q->elems / 8 * 8; i < q->elems; i++) left += bit_at(mask, q->offset + i);
+    for (int64_t i = q->elems / 8 * 8; i < q->elems; i++) left += cr_mask_bit(mask, q->offset + i);
     return q->elems - left;
 }
 
@@ -252,7 +248,7 @@ void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, floa
     for (int64_t i = 0; i < store->value_elems; i += 8) {
         if (mask[i / 8] == 0xff) continue;
         for (int64_t j = i; j < i + 8; j++)
-            if (!bit_at(mask, j)) buffer[j] = 0;
+            if (!cr_mask_bit(mask, j)) buffer[j] = 0;
     }
 }
 

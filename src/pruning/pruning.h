@@ -56,6 +56,10 @@ void cr_prune_add_taylor(const struct cr_param_store *store, const float *value,
 void cr_prune_taylor_scores(const struct cr_param_store *store, const double *sum, int64_t batches, float *score);
 /* Sets each element of a buffer whose mask bit is 0 to 0. */
 void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, float *buffer);
+/* Returns whether the mask keeps element i. */
+static inline bool cr_mask_bit(const uint8_t *mask, int64_t i) {
+    return mask[i / 8] >> (i % 8) & 1;
+}
 /* Number of pruned elements of a parameter. */
 int64_t cr_prune_count(const struct cr_param *param, const uint8_t *mask);
 

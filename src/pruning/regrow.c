@@ -13,10 +13,6 @@ struct layer {
     int64_t      elems;
 };
 
-static bool bit_at(const uint8_t *bits, int64_t i) {
-    return bits[i / 8] >> (i % 8) & 1;
-}
-
 static void set_bit(uint8_t *bits, int64_t i, bool on) {
     const unsigned bit = 1u << (i % 8);
     bits[i / 8]        = (uint8_t)(on ? bits[i / 8] | bit : bits[i / 8] & ~bit);
@@ -35,7 +31,7 @@ static uint32_t find_digit(const struct layer *a, bool on, int level, uint32_t h
     memset(sum, 0, DIGITS * sizeof *sum);
     for (int64_t i = 0; i < a->elems; i++) {
         const uint32_t key = key_of(a->score[i]);
-        if (bit_at(a->bits, i) != on || (level && key >> DIGIT_BITS != high)) continue;
+        if (cr_mask_bit(a->bits, i) != on || (level && key >> DIGIT_BITS != high)) continue;
         sum[level ? key % DIGITS : key >> DIGIT_BITS]++;
     }
     uint32_t d = DIGITS - 1;
@@ -50,7 +46,7 @@ static void flip(const struct layer *a, bool on, int64_t count, bool largest, in
     const uint32_t high = find_digit(a, on, 0, 0, &left, sum), low = find_digit(a, on, 1, high, &left, sum);
     const uint32_t limit = high << DIGIT_BITS | low;
     for (int64_t i = 0; i < a->elems; i++) {
-        if (bit_at(a->bits, i) != on) continue;
+        if (cr_mask_bit(a->bits, i) != on) continue;
         const uint32_t key    = key_of(a->score[i]);
         bool           chosen = !none && (key > limit || (key == limit && left > 0));
         if (!none && key == limit) left--;
@@ -58,18 +54,12 @@ static void flip(const struct layer *a, bool on, int64_t count, bool largest, in
     }
 }
 
-static int64_t count_ones(const struct layer *a) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < a->elems; i++) count += bit_at(a->bits, i);
-    return count;
-}
-
 /* Sets the weights that the mask of `bits` has and the one of `before` has not to 0; returns their number. */
 static int64_t clear_new(const struct layer *a, const uint8_t *before, int64_t offset, float *value,
                          float *const *moments, int moment_count) {
     int64_t count = 0;
     for (int64_t i = 0; i < a->elems; i++) {
-        if (!bit_at(a->bits, i) || bit_at(before, i)) continue;
+        if (!cr_mask_bit(a->bits, i) || cr_mask_bit(before, i)) continue;
         value[offset + i] = 0;
         for (int k = 0; k < moment_count; k++)
             if (moments[k]) moments[k][offset + i] = 0;
@@ -91,9 +81,9 @@ cr_status cr_prune_move(struct cr_prune *prune, double fraction, const float *gr
     }
     memcpy(before, mask, bytes);
     for (int l = 0; l < prune->layers; l++) {
-        const struct cr_param *q    = &prune->store->param[prune->layer[l].param];
-        struct layer           a    = {.score = value + q->offset, .bits = mask + q->offset / 8, .elems = q->elems};
-        const int64_t          ones = count_ones(&a), drop = (int64_t)floor((double)ones * fraction);
+        const struct cr_param *q = &prune->store->param[prune->layer[l].param];
+        struct layer           a = {.score = value + q->offset, .bits = mask + q->offset / 8, .elems = q->elems};
+        const int64_t ones = q->elems - cr_prune_count(q, mask), drop = (int64_t)floor((double)ones * fraction);
         if (prune->layer[l].dense || !drop) continue;
         flip(&a, true, ones - drop, false, sum);
         a.score = grad + q->offset;

@@ -1,5 +1,6 @@
 /* pruning/shrink.c: chooses the channels to remove, and copies the parameters of the others. See pruning/shrink.h. */
 #include "pruning/shrink.h"
+#include "pruning/pruning.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -328,7 +329,7 @@ int64_t cr_shrink_width(const struct cr_shrink *s, const struct cr_param_store *
 
 static void copy_bit(const uint8_t *from, int64_t i, uint8_t *to, int64_t at) {
     const unsigned bit = 1u << (at % 8);
-    if (from[i / 8] >> (i % 8) & 1)
+    if (cr_mask_bit(from, i))
         to[at / 8] |= (uint8_t)bit;
     else
         to[at / 8] &= (uint8_t)~bit;

@@ -69,9 +69,9 @@ struct cr_budget_clock {
 /* Opens the device and compiles the network. The caller closes the clock, also after a failure. */
 CR_MUST cr_status cr_budget_clock_open(const struct cr_config *config, int classes, struct cr_budget_clock *clock);
 void              cr_budget_clock_close(struct cr_budget_clock *clock);
-/* A copy of clock->config with the channels of the smaller network `small`; the caller closes it. */
-CR_MUST cr_status cr_budget_clock_config(const struct cr_budget_clock *clock, const struct cr_config *small,
-                                         const struct cr_config **out);
+/* A copy of a configuration with these model.channels; the caller closes it. */
+CR_MUST cr_status cr_budget_with_channels(const struct cr_config *config, const char *channels,
+                                          const struct cr_config **out);
 /* Seconds of an op: of the kernel that it gets. *known is false, and the value an estimate, when no kernel accepts the
  * op. */
 CR_MUST cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *program,
@@ -135,6 +135,10 @@ struct cr_budget_choice {
     double                left;            /* fraction of the squared L2 norm */
     int64_t               outputs, inputs; /* channels must be multiples of these */
 };
+struct cr_budget_use { /* of a layer in a network that was chosen */
+    int    chosen;     /* index of a choice; CR_NONE: dense */
+    double cost, lost; /* by the table */
+};
 struct cr_budget_layer {
     int                      param, tensor;
     const char              *name, *weight; /* "layer1.0.conv1", "layer1.0.conv1.weight" */
@@ -144,8 +148,7 @@ struct cr_budget_layer {
     struct cr_budget_choice *choice; /* [choices] */
     int                      choices;
     double                   dense_cost; /* of its op at full width */
-    int                      chosen;     /* index of a choice; CR_NONE: dense */
-    double                   cost, lost; /* of the chosen network, by the table */
+    struct cr_budget_use     use;
 };
 struct cr_budget_layers {
     struct cr_budget_layer *at;
@@ -184,16 +187,15 @@ void   cr_budget_problem_close(struct cr_budget_problem *problem);
 /* ---- candidate.c ---- */
 
 struct cr_budget_candidate {
-    int                    *level;  /* [groups] */
-    int                    *chosen; /* [layers] */
+    int                    *level; /* [groups] */
+    struct cr_budget_use   *use;   /* [layers] */
     struct cr_text          channels;
     const struct cr_config *config; /* of the smaller network */
     struct cr_model         model;
     bool                    has_model, masked;
     float                  *value, *running; /* layouts of the smaller parameter store */
     uint8_t                *mask;
-    double                  table, cost, loss, gap;  /* table: by the problem; cost: of the compiled network */
-    double                 *layer_cost, *layer_lost; /* [layers] by the table */
+    double                  table, cost, loss, gap; /* table: by the problem; cost: of the compiled network */
 };
 /* Makes the network of a search result and predicts its cost. The caller frees *out, also after a failure. */
 CR_MUST cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_budget_clock *clock,

@@ -20,48 +20,37 @@ static void apply(struct cr_budget_source *source, struct cr_budget_layers *laye
     cr_widths_apply(&source->widths, c->level, &source->shrink);
     for (int l = 0; l < layers->count; l++) {
         struct cr_budget_layer *q = &layers->at[l];
-        q->chosen                 = CR_NONE;
-        q->cost                   = q->dense_cost;
-        q->lost                   = 1 - cr_width_left(q->bins, q->energy, c->level);
+        q->use = (struct cr_budget_use){CR_NONE, q->dense_cost, 1 - cr_width_left(q->bins, q->energy, c->level)};
     }
     for (int f = 0; f < problem->search.factors; f++) {
         const struct cr_search_option *option = &problem->search.factor[f].option[result->option[f]];
         int                            layer[CR_BUDGET_OP_LAYERS];
         const int                      count = cr_budget_op_layers(axes, &program->op[problem->factor_op[f]], layer);
-        for (int l = 0; l < count; l++) layers->at[layer[l]].cost = option->cost / count;
+        for (int l = 0; l < count; l++) layers->at[layer[l]].use.cost = option->cost / count;
         if (count != 1) continue;
-        layers->at[layer[0]].chosen = option->tag;
-        layers->at[layer[0]].lost   = option->loss;
+        layers->at[layer[0]].use.chosen = option->tag;
+        layers->at[layer[0]].use.lost   = option->loss;
     }
-    for (int l = 0; l < layers->count; l++) c->chosen[l] = layers->at[l].chosen;
+    for (int l = 0; l < layers->count; l++) c->use[l] = layers->at[l].use;
 }
 
 void cr_budget_candidate_show(struct cr_budget_source *source, struct cr_budget_layers *layers,
                               const struct cr_budget_candidate *c) {
     cr_widths_apply(&source->widths, c->level, &source->shrink);
-    for (int l = 0; l < layers->count; l++) {
-        layers->at[l].chosen = c->chosen[l];
-        layers->at[l].cost   = c->layer_cost[l];
-        layers->at[l].lost   = c->layer_lost[l];
-    }
+    for (int l = 0; l < layers->count; l++) layers->at[l].use = c->use[l];
 }
 
 /* The keys of the smaller network. */
 static cr_status set_config(struct cr_budget_source *source, struct cr_budget_candidate *c) {
-    struct cr_text change = {0};
-    const char    *why;
-    bool           same = true;
+    const char *why;
+    bool        same = true;
     for (int k = 0; k < source->groups.groups; k++) same &= c->level[k] == 0;
     if (same) return cr_config_derive(&c->config, source->config, 0, NULL, 0);
     cr_channels_text(&source->session.model, source->config, width_of, source, &c->channels);
     if (c->channels.failed) return CR_NO_MEMORY(c->channels.length);
     if (!cr_ini_can_hold(c->channels.data, &why))
         return CR_FAIL(CR_ERR_CONFIG, "the network has too many layers: the list of their channels %s", why);
-    cr_text_add(&change, "model.channels=%s", c->channels.data);
-    const cr_status status = change.failed ? CR_NO_MEMORY(c->channels.length)
-                                           : cr_config_derive(&c->config, source->config, 0, CR_CHANGES(change.data));
-    cr_text_free(&change);
-    return status;
+    return cr_budget_with_channels(source->config, c->channels.data, &c->config);
 }
 
 /* Copies the weights that are left, and prunes them. */
@@ -87,7 +76,7 @@ static cr_status predict(struct cr_budget_clock *clock, struct cr_budget_candida
     const struct cr_config *config;
     struct cr_model         model;
     cr_status               status;
-    CR_TRY(cr_budget_clock_config(clock, c->config, &config));
+    CR_TRY(cr_budget_with_channels(clock->config, c->config->model.channels, &config));
     CR_TRY_OUT(cr_model_open(config, c->model.classes, c->model.eval_size, c->model.eval_size, &model));
     cr_model_set_real(&model, clock->session.model.real);
     CR_ASSERT(!c->masked || config->quant.type != CR_QUANT_NONE ||
@@ -107,14 +96,8 @@ cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_bu
     const struct cr_model *model = &source->session.model;
     *c                           = (struct cr_budget_candidate){0};
     CR_ALLOC(c->level, (size_t)source->groups.groups + 1);
-    CR_ALLOC(c->chosen, (size_t)layers->count + 1);
-    CR_ALLOC(c->layer_cost, (size_t)layers->count + 1);
-    CR_ALLOC(c->layer_lost, (size_t)layers->count + 1);
+    CR_ALLOC(c->use, (size_t)layers->count + 1);
     apply(source, layers, problem, result, c, axes, &clock->program);
-    for (int l = 0; l < layers->count; l++) {
-        c->layer_cost[l] = layers->at[l].cost;
-        c->layer_lost[l] = layers->at[l].lost;
-    }
     c->table = c->cost = problem->fixed + result->cost;
     c->loss            = result->loss;
     c->gap             = result->gap;
@@ -128,9 +111,7 @@ cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_bu
 void cr_budget_candidate_free(struct cr_budget_candidate *c) {
     if (c->has_model) cr_model_close(&c->model);
     cr_free(c->level);
-    cr_free(c->chosen);
-    cr_free(c->layer_cost);
-    cr_free(c->layer_lost);
+    cr_free(c->use);
     cr_free(c->value);
     cr_free(c->running);
     cr_free(c->mask);

@@ -34,13 +34,12 @@ void cr_budget_clock_close(struct cr_budget_clock *clock) {
     cr_config_close(clock->config);
 }
 
-cr_status cr_budget_clock_config(const struct cr_budget_clock *clock, const struct cr_config *small,
-                                 const struct cr_config **out) {
-    struct cr_text channels = {0};
-    cr_text_add(&channels, "model.channels=%s", small->model.channels);
-    const cr_status status = channels.failed ? CR_NO_MEMORY(channels.length)
-                                             : cr_config_derive(out, clock->config, 0, CR_CHANGES(channels.data));
-    cr_text_free(&channels);
+cr_status cr_budget_with_channels(const struct cr_config *config, const char *channels, const struct cr_config **out) {
+    struct cr_text change = {0};
+    cr_text_add(&change, "model.channels=%s", channels);
+    const cr_status status =
+        change.failed ? CR_NO_MEMORY(change.length) : cr_config_derive(out, config, 0, CR_CHANGES(change.data));
+    cr_text_free(&change);
     return status;
 }
 

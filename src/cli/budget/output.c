@@ -8,7 +8,7 @@ static double microseconds(const struct cr_budget_report *r, double cost) {
 }
 
 static const struct cr_budget_choice *choice_of(const struct cr_budget_layer *l) {
-    return l->chosen == CR_NONE || l->choice[l->chosen].sparsity <= 0 ? NULL : &l->choice[l->chosen];
+    return l->use.chosen == CR_NONE || l->choice[l->use.chosen].sparsity <= 0 ? NULL : &l->choice[l->use.chosen];
 }
 
 static int64_t channels(const struct cr_budget_report *r, const struct cr_budget_layer *l) {
@@ -35,7 +35,7 @@ static void print_layers(const struct cr_budget_report *r, struct cr_text *out) 
         pattern_text(q, pattern, sizeof pattern);
         cr_text_add(out, "%-28s %9lld %6lld %-20s %12.2f %12.2f %7.2f %%\n", q->name,
                     (long long)r->source->session.model.store.param[q->param].dim[0], (long long)channels(r, q),
-                    pattern, microseconds(r, q->dense_cost), microseconds(r, q->cost), 100 * q->lost);
+                    pattern, microseconds(r, q->dense_cost), microseconds(r, q->use.cost), 100 * q->use.lost);
     }
 }
 
@@ -102,8 +102,8 @@ static void json_layers(const struct cr_budget_report *r, struct cr_json_writer 
         cr_json_put_string(w, "pattern", c ? cr_word_prune_pattern(c->pattern) : "dense");
         cr_json_put_general(w, "sparsity", c ? c->sparsity : 0, 6);
         cr_json_put_general(w, "before_us", microseconds(r, q->dense_cost), 6);
-        cr_json_put_general(w, "us", microseconds(r, q->cost), 6);
-        cr_json_put_general(w, "lost", q->lost, 6);
+        cr_json_put_general(w, "us", microseconds(r, q->use.cost), 6);
+        cr_json_put_general(w, "lost", q->use.lost, 6);
         cr_json_close_object(w);
     }
     cr_json_close_array(w);

@@ -19,7 +19,7 @@ static cr_status add_layer(const struct cr_budget_source *s, struct cr_budget_la
     const bool              usual = length > suffix && strcmp(q->name + length - suffix, ".weight") == 0;
     l->param                      = param;
     l->tensor                     = cr_tensor_store_find(&s->program, CR_BUFFER_VALUE, param);
-    l->chosen                     = CR_NONE;
+    l->use.chosen                 = CR_NONE;
     l->weight                     = q->name;
     l->name = cr_arena_printf(&layers->arena, "%.*s", (int)(usual ? length - suffix : length), q->name);
     if (!l->name) return CR_NO_MEMORY(length);
@@ -70,7 +70,7 @@ static double norm_left(const struct trial *t, const struct cr_param *q) {
     for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
         const double square = (double)value[i] * (double)value[i];
         all += square;
-        if (t->mask[i / 8] >> (i % 8) & 1) left += square;
+        if (cr_mask_bit(t->mask, i)) left += square;
     }
     return all > 0 ? left / all : 1;
 }
@@ -198,7 +198,7 @@ cr_status cr_budget_patterns(const struct cr_budget_source *source, struct cr_bu
 static const struct cr_budget_choice *chosen_by(const struct cr_budget_layers *layers, const char *name) {
     for (int l = 0; l < layers->count; l++)
         if (strcmp(layers->at[l].name, name) == 0)
-            return layers->at[l].chosen == CR_NONE ? NULL : &layers->at[l].choice[layers->at[l].chosen];
+            return layers->at[l].use.chosen == CR_NONE ? NULL : &layers->at[l].choice[layers->at[l].use.chosen];
     return NULL;
 }
 

@@ -146,54 +146,53 @@ static struct cr_chart accuracy_chart(const struct cr_report_run *run) {
                       {.name = "validation, EMA", .series = LOG("eval/ema_top1"), .scale = 100, .dots = 1}}};
 }
 
+/* One series, in a chart whose y axis includes 0. */
+static struct cr_chart chart_of(const char *title, const char *unit, const char *format, const struct cr_series *series,
+                                double scale) {
+    return (struct cr_chart){.title     = title,
+                             .unit      = unit,
+                             .format    = format,
+                             .from_zero = true,
+                             .line      = {{.name = title, .series = series, .scale = scale}}};
+}
+
+/* Adds the charts that have values. */
+static void add_charts(const struct cr_report_run *run, struct cr_chart *charts, size_t count, struct cr_text *out) {
+    cr_text_add(out, "<div class=\"charts\">\n");
+    for (size_t i = 0; i < count; i++) {
+        charts[i].epoch = cr_report_epoch_steps(run);
+        cr_page_chart(out, &charts[i]);
+    }
+    cr_text_add(out, "</div>\n");
+}
+
 void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
-    const struct cr_series *loss     = LOG("train/loss");
-    const double            steps    = loss ? loss->step[loss->count - 1] : 0;
-    struct cr_chart         charts[] = {
+    const struct cr_series *loss     = LOG("train/loss"),
+                           *sparsity = LOG("prune/sparsity") ? LOG("prune/sparsity") : LOG("sparsity/sparsity");
+    struct cr_chart charts[]         = {
                 {.title  = "Loss",
                  .unit   = "cross entropy",
                  .format = "%.4f",
                  .clip   = true,
-                 .line   = {{.name = "training", .series = LOG("train/loss"), .scale = 1},
+                 .line   = {{.name = "training", .series = loss, .scale = 1},
                             {.name = "validation", .series = LOG("eval/loss"), .scale = 1, .dots = true},
                             {.name = "validation, EMA", .series = LOG("eval/ema_loss"), .scale = 1, .dots = true}}},
                 accuracy_chart(run),
-                {.title     = "Learning rate",
-                 .unit      = "",
-                 .format    = "%.6g",
-                 .from_zero = true,
-                 .line      = {{.name = "learning rate", .series = LOG("train/lr"), .scale = 1}}},
-                {.title     = "Gradient norm",
-                 .unit      = "",
-                 .format    = "%.4g",
-                 .from_zero = true,
-                 .clip      = true,
-                 .line      = {{.name = "gradient norm", .series = LOG("train/grad_norm"), .scale = 1}}},
-                {.title     = "Loss scale",
-                 .unit      = "",
-                 .format    = "%.0f",
-                 .from_zero = true,
-                 .line      = {{.name = "loss scale", .series = LOG("train/loss_scale"), .scale = 1}}},
-                {.title     = "Sparsity",
-                 .unit      = "% of the prunable weights",
-                 .format    = "%.2f %%",
-                 .from_zero = true,
-                 .line      = {{.name   = "sparsity",
-                                .series = LOG("prune/sparsity") ? LOG("prune/sparsity") : LOG("sparsity/sparsity"),
-                                .scale  = 100,
-                                .dots   = true}}},
+                chart_of("Learning rate", "", "%.6g", LOG("train/lr"), 1),
+                chart_of("Gradient norm", "", "%.4g", LOG("train/grad_norm"), 1),
+                chart_of("Loss scale", "", "%.0f", LOG("train/loss_scale"), 1),
+                chart_of("Sparsity", "% of the prunable weights", "%.2f %%", sparsity, 100),
     };
+    charts[3].clip         = true;
+    charts[5].line[0].dots = true;
+    for (size_t i = 0; i < CR_COUNT(charts); i++) {
+        charts[i].steps = loss ? loss->step[loss->count - 1] : 0;
+        charts[i].best  = cr_report_best(run).step;
+    }
     cr_page_section(out, "curves", "Curves");
     if (!loss && !cr_report_accuracy(run, false))
         cr_page_note(out, "No log.jsonl with training steps in %s.", run->dir);
-    cr_text_add(out, "<div class=\"charts\">\n");
-    for (size_t i = 0; i < CR_COUNT(charts); i++) {
-        charts[i].steps = steps;
-        charts[i].epoch = cr_report_epoch_steps(run);
-        charts[i].best  = cr_report_best(run).step;
-        cr_page_chart(out, &charts[i]);
-    }
-    cr_text_add(out, "</div>\n");
+    add_charts(run, charts, CR_COUNT(charts), out);
     add_eval_table(run, out);
     if (run->log.bad_lines)
         cr_page_note(out, "%lld of %lld lines of the log are not valid JSON and were skipped.",
@@ -201,29 +200,13 @@ void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
     cr_text_add(out, "</section>\n");
 }
 
-#undef LOG
-
 void cr_report_speed(const struct cr_report_run *run, struct cr_text *out) {
-    struct cr_chart charts[] = {
-        {.title     = "Throughput",
-         .unit      = "images/s",
-         .format    = "%.0f",
-         .from_zero = true,
-         .line      = {{.name = "images/s", .series = cr_report_series(run, "train/images_per_s"), .scale = 1}}},
-        {.title     = "Waiting for data",
-         .unit      = "% of the time",
-         .format    = "%.2f %%",
-         .from_zero = true,
-         .min_top   = 5,
-         .line      = {{.name = "waiting", .series = cr_report_series(run, "train/data_wait"), .scale = 100}}},
-    };
+    struct cr_chart charts[] = {chart_of("Throughput", "images/s", "%.0f", LOG("train/images_per_s"), 1),
+                                chart_of("Waiting for data", "% of the time", "%.2f %%", LOG("train/data_wait"), 100)};
+    charts[1].min_top        = 5;
     cr_page_section(out, "speed", "Speed");
-    if (!cr_report_series(run, "train/images_per_s")) cr_page_note(out, "The log has no training steps.");
+    if (!LOG("train/images_per_s")) cr_page_note(out, "The log has no training steps.");
     if (*run->log.hint) cr_page_note(out, "Training waits for images: %s.", run->log.hint);
-    cr_text_add(out, "<div class=\"charts\">\n");
-    for (size_t i = 0; i < CR_COUNT(charts); i++) {
-        charts[i].epoch = cr_report_epoch_steps(run);
-        cr_page_chart(out, &charts[i]);
-    }
-    cr_text_add(out, "</div>\n</section>\n");
+    add_charts(run, charts, CR_COUNT(charts), out);
+    cr_text_add(out, "</section>\n");
 }
