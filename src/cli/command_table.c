@@ -13,5 +13,10 @@ static cr_command_fn *const functions[CR_CMD_COUNT] = {
 };
 
 cr_status cr_command_run(const struct cr_args *args, int *signal_taken) {
-    return functions[args->command](args, signal_taken);
+    struct cr_result result = {0};
+    cr_status        status = functions[args->command](args, &result);
+    if (status == CR_OK) status = cr_cmd_print(&result.text);
+    cr_text_free(&result.text);
+    *signal_taken = result.signal;
+    return status;
 }

@@ -5,20 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static cr_status bench_step(const struct cr_args *args) {
-    return cr_bench_run(args, false);
-}
-static cr_status bench_infer(const struct cr_args *args) {
-    return cr_bench_run(args, true);
-}
-
 enum benchmark { STEP, INFER, DATA, BENCHMARKS };
 
-static const struct {
-    const char *name;
-    cr_status (*run)(const struct cr_args *args);
-} benchmarks[BENCHMARKS] = {
-    [STEP] = {"step", bench_step}, [INFER] = {"infer", bench_infer}, [DATA] = {"data", cr_bench_data}};
+static const char *const benchmarks[BENCHMARKS] = {[STEP] = "step", [INFER] = "infer", [DATA] = "data"};
 
 /* Options that only some benchmarks read. Giving one to another benchmark is an error. */
 #define OF(benchmark) (1u << (benchmark))
@@ -39,23 +28,20 @@ static cr_status check_options(const struct cr_args *args, size_t benchmark) {
         for (size_t w = 0; w < BENCHMARKS; w++)
             if (partial_options[i].readers & OF(w))
                 snprintf(readers + strlen(readers), sizeof readers - strlen(readers), "%s%s", *readers ? ", " : "",
-                         benchmarks[w].name);
+                         benchmarks[w]);
         return cr_args_fail(args, "--%s is not an option of bench %s (only of bench %s): leave it out",
-                            cr_cli_option(partial_options[i].id)->name, benchmarks[benchmark].name, readers);
+                            cr_cli_option(partial_options[i].id)->name, benchmarks[benchmark], readers);
     }
     return CR_OK;
 }
 
-cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
-    struct cr_args rest = *args; /* without the first operand */
-    const char    *name = args->operands ? args->operand[0] : "";
-    (void)signal_taken;
+cr_status cr_cmd_bench(const struct cr_args *args, struct cr_result *out) {
+    const char *name = args->operands ? args->operand[0] : "";
     for (size_t i = 0; i < BENCHMARKS; i++) {
-        if (strcmp(name, benchmarks[i].name) != 0) continue;
+        if (strcmp(name, benchmarks[i]) != 0) continue;
+        const struct cr_args rest = cr_cmd_behind(args);
         CR_TRY(check_options(args, i));
-        rest.operand++;
-        rest.operands--;
-        return benchmarks[i].run(&rest);
+        return i == DATA ? cr_bench_data(&rest, &out->text) : cr_bench_run(&rest, i == INFER, &out->text);
     }
     char       hint[80], what[200];
     const bool file = !*name || access(name, F_OK) == 0 || cr_command_has_word(CR_CMD_BENCH, name, hint, sizeof hint);

@@ -238,10 +238,9 @@ static void print_text(const struct bench *b, const struct rates *r, struct cr_t
     cr_text_add(out, "\n");
 }
 
-cr_status cr_bench_data(const struct cr_args *args) {
-    struct bench   b    = {0};
-    struct cr_text text = {0};
-    cr_status      status;
+cr_status cr_bench_data(const struct cr_args *args, struct cr_text *out) {
+    struct bench b = {0};
+    cr_status    status;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &b.config));
     CR_TRY_OUT(bench_open(&b, args));
@@ -254,10 +253,8 @@ cr_status cr_bench_data(const struct cr_args *args) {
     CR_TRY_OUT(time_gpu(&b));
     if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));
     const struct rates rates = rates_of(&b);
-    (cr_args_has(args, CR_OPT_JSON) ? print_json : print_text)(&b, &rates, &text);
-    CR_TRY_OUT(cr_cmd_print(&text));
+    (cr_args_has(args, CR_OPT_JSON) ? print_json : print_text)(&b, &rates, out);
 out:
-    cr_text_free(&text);
     bench_close(&b);
     return status;
 }

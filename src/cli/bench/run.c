@@ -243,10 +243,9 @@ static void print_text(const struct bench *b, const char *parts, struct cr_text 
 
 /* ---- the command ---- */
 
-static cr_status measure(struct bench *b, const struct cr_args *args) {
-    struct cr_text text = {0};
-    char           parts[160];
-    cr_status      status;
+static cr_status measure(struct bench *b, const struct cr_args *args, struct cr_text *out) {
+    char      parts[160];
+    cr_status status;
     if (cr_comm_rank(b->comm) > 0) cr_log_quiet(true);
     CR_TRY_OUT(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
     CR_TRY_OUT(bench_open(b));
@@ -254,27 +253,23 @@ static cr_status measure(struct bench *b, const struct cr_args *args) {
     CR_TRY_OUT(time_steps(b));
     cr_session_times_text(&b->session, parts, sizeof parts);
     if (cr_comm_rank(b->comm) > 0) goto out;
-    if (cr_args_has(args, CR_OPT_JSON))
-        print_json(b, parts, &text);
-    else
-        print_text(b, parts, &text);
-    CR_TRY_OUT(cr_cmd_print(&text));
+    (cr_args_has(args, CR_OPT_JSON) ? print_json : print_text)(b, parts, out);
+    CR_TRY_OUT(cr_cmd_print(out)); /* before the other ranks end */
 out:
     if (status != CR_OK)
         cr_comm_abort(b->comm, cr_error_message()); /* first, so that no other rank waits for this one */
-    cr_text_free(&text);
     bench_close(b);
     return status;
 }
 
-cr_status cr_bench_run(const struct cr_args *args, bool infer) {
+cr_status cr_bench_run(const struct cr_args *args, bool infer, struct cr_text *out) {
     struct bench    b = {.infer = infer};
     struct cr_ranks ranks;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &b.config));
     cr_status status = cr_cmd_ranks_open(args, &b.config, &ranks);
     b.comm           = ranks.comm;
-    if (status == CR_OK && !ranks.parent) return cr_ranks_close(&ranks, measure(&b, args));
+    if (status == CR_OK && !ranks.parent) return cr_ranks_close(&ranks, measure(&b, args, out));
     cr_config_close(b.config);
     return status;
 }

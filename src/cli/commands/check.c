@@ -163,18 +163,14 @@ static cr_status check_devices(const struct cr_args *args, struct cr_cmd_source 
     return CR_OK;
 }
 
-cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_check(const struct cr_args *args, struct cr_result *out) {
     struct cr_cmd_source    source;
     const struct cr_config *first = NULL;
-    struct cr_text          text  = {0};
     int64_t                 batch;
-    (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_int(args, CR_OPT_BATCH, 1, 1000000, BATCH, &batch));
     CR_TRY(cr_cmd_source_find(args, &source));
-    cr_status status = check_devices(args, &source, &first, args->value[CR_OPT_DEVICES], batch, &text);
-    if (status == CR_OK) status = cr_cmd_print(&text);
-    cr_text_free(&text);
+    cr_status status = check_devices(args, &source, &first, args->value[CR_OPT_DEVICES], batch, &out->text);
     cr_config_close(first);
     cr_cmd_source_free(&source);
     return status;

@@ -43,16 +43,12 @@ static cr_status add_line(const char *folder, const char *name, struct cr_text *
     return CR_OK;
 }
 
-static cr_status list(const char *folder) {
-    char           names[FILES_MAX][NAME_BYTES];
-    size_t         count = 0;
-    struct cr_text out   = {0};
+static cr_status list(const char *folder, struct cr_text *out) {
+    char   names[FILES_MAX][NAME_BYTES];
+    size_t count = 0;
     CR_TRY(read_names(folder, names, &count));
-    cr_status status = CR_OK;
-    for (size_t i = 0; i < count && status == CR_OK; i++) status = add_line(folder, names[i], &out);
-    if (status == CR_OK) return cr_cmd_print(&out);
-    cr_text_free(&out);
-    return status;
+    for (size_t i = 0; i < count; i++) CR_TRY(add_line(folder, names[i], out));
+    return CR_OK;
 }
 
 /* ---- the copy ---- */
@@ -89,12 +85,11 @@ static cr_status copy(const char *folder, char name[CR_PATH_MAX], bool included)
     return status;
 }
 
-cr_status cr_cmd_config_copy(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_config_copy(const struct cr_args *args, struct cr_result *out) {
     char folder[CR_PATH_MAX], name[CR_PATH_MAX], *found;
-    (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_installed_configs(folder));
-    if (!args->operands) return list(folder);
+    if (!args->operands) return list(folder, &out->text);
     CR_TRY(cr_cmd_installed_config(args->operand[0], &found));
     if (!found)
         return cr_args_fail(args, "%s: no such configuration is installed; cresnet config lists them",

@@ -58,10 +58,9 @@ static cr_status describe_split(const struct cr_config *config, enum cr_split sp
     return CR_OK;
 }
 
-static cr_status describe(const struct cr_args *args) {
+static cr_status describe(const struct cr_args *args, struct cr_text *out) {
     const struct cr_config *config;
-    struct cr_text          text   = {0};
-    struct cr_json_writer   writer = cr_json_writer(&text, CR_JSON_SPACED);
+    struct cr_json_writer   writer = cr_json_writer(out, CR_JSON_SPACED);
     struct cr_json_writer  *w      = cr_args_has(args, CR_OPT_JSON) ? &writer : NULL;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &config));
@@ -71,34 +70,29 @@ static cr_status describe(const struct cr_args *args) {
         cr_json_put_string(w, "kind", cr_word_data_kind(config->data.kind));
         cr_json_put_string(w, "root", config->data.root);
     } else
-        cr_text_add(&text, "%s%s%s\n", cr_word_data_kind(config->data.kind), *config->data.root ? " in " : "",
+        cr_text_add(out, "%s%s%s\n", cr_word_data_kind(config->data.kind), *config->data.root ? " in " : "",
                     config->data.root);
-    CR_TRY_OUT(describe_split(config, CR_SPLIT_TRAIN, false, w, &text));
-    CR_TRY_OUT(describe_split(config, CR_SPLIT_VAL, true, w, &text));
-    if (w) {
-        cr_json_close_line(w);
-    }
-    CR_TRY_OUT(cr_cmd_print(&text));
+    CR_TRY_OUT(describe_split(config, CR_SPLIT_TRAIN, false, w, out));
+    CR_TRY_OUT(describe_split(config, CR_SPLIT_VAL, true, w, out));
+    if (w) cr_json_close_line(w);
 out:
-    cr_text_free(&text);
     cr_config_close(config);
     return status;
 }
 
-static cr_status draw_shapes(const struct cr_args *args) {
+static cr_status draw_shapes(const struct cr_args *args, struct cr_text *out) {
     const struct cr_config *config;
-    struct cr_text          text = {0};
-    if (args->operands < 2) return cr_args_fail(args, "no folder given: cresnet data shapes DIR");
-    CR_TRY(cr_args_max_operands(args, 2));
+    if (!args->operands) return cr_args_fail(args, "no folder given: cresnet data shapes DIR");
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_config_open(&config, NULL, args->override, args->overrides));
     int64_t   train  = config->data.train_images ? config->data.train_images : SHAPES_TRAIN;
     int64_t   val    = config->data.val_images ? config->data.val_images : SHAPES_VAL;
-    cr_status status = cr_shapes_make(args->operand[1], train, val);
+    cr_status status = cr_shapes_make(args->operand[0], train, val);
     cr_config_close(config);
-    CR_TRY(status);
-    cr_text_add(&text, "%s: %lld training and %lld validation images in ten classes\n", args->operand[1],
-                (long long)train, (long long)val);
-    return cr_cmd_print(&text);
+    if (status == CR_OK)
+        cr_text_add(out, "%s: %lld training and %lld validation images in ten classes\n", args->operand[0],
+                    (long long)train, (long long)val);
+    return status;
 }
 
 /* ---- packing ---- */
@@ -193,37 +187,31 @@ static cr_status check_val(const struct cr_args *args, const struct cr_config *c
     return status;
 }
 
-static cr_status pack(const struct cr_args *args) {
-    bool                    json = cr_args_has(args, CR_OPT_JSON);
-    struct cr_args          rest = *args; /* without the operand "pack" */
+static cr_status pack(const struct cr_args *args, struct cr_text *out) {
     const struct cr_config *config;
     struct cr_arena         arena = {0};
-    struct cr_text          text  = {0};
     struct cr_output_file   output;
     char                    path[CR_PATH_MAX];
     struct cr_pack_options  options;
     cr_status               status;
-    if (args->operands < 3)
+    if (args->operands < 2)
         return cr_args_fail(args, "no dataset or output folder given: cresnet data pack CONFIG|DIR OUT");
-    CR_TRY(cr_args_max_operands(args, 3));
+    CR_TRY(cr_args_max_operands(args, 2));
     CR_TRY(read_pack_options(args, &options));
-    rest.operand++;
-    rest.operands--;
-    CR_TRY(cr_cmd_data_config(&rest, &config));
-    const char *folder    = args->operand[2];
+    CR_TRY(cr_cmd_data_config(args, &config));
+    const char *folder    = args->operand[1];
     options.workers       = (int)config->data.workers;
     options.corrupt_fatal = config->data.corrupt == CR_CORRUPT_FATAL;
     CR_TRY_OUT(check_val(args, config, folder, &options));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_TRAIN, path, &output));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_VAL, path, &output));
     CR_TRY_OUT(cr_fs_mkdirs(folder));
-    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_TRAIN, folder, &options, &text));
-    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_VAL, folder, &options, &text));
-    if (!json) cr_text_add(&text, "train with data.kind=packed data.root=%s\n", cr_cmd_shell_word(&arena, folder));
-    CR_TRY_OUT(cr_cmd_print(&text));
+    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_TRAIN, folder, &options, out));
+    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_VAL, folder, &options, out));
+    if (!cr_args_has(args, CR_OPT_JSON))
+        cr_text_add(out, "train with data.kind=packed data.root=%s\n", cr_cmd_shell_word(&arena, folder));
 out:
     cr_arena_free(&arena);
-    cr_text_free(&text);
     cr_config_close(config);
     return status;
 }
@@ -231,15 +219,15 @@ out:
 /* ---- verifying ---- */
 
 struct verification {
-    int            workers, files, failed; /* files: packed files and datasets */
-    bool           json;
-    cr_status      status; /* of the first file that failed */
-    struct cr_text text;
+    int             workers, files, failed; /* files: packed files and datasets */
+    bool            json;
+    cr_status       status; /* of the first file that failed */
+    struct cr_text *text;
 };
 
 /* Starts the JSON line of a file. */
 static struct cr_json_writer open_verified(const char *path, bool good, struct verification *v) {
-    struct cr_json_writer w = cr_json_open_line(&v->text);
+    struct cr_json_writer w = cr_json_open_line(v->text);
     cr_json_put_string(&w, "file", path);
     cr_json_put_bool(&w, "ok", good);
     return w;
@@ -259,7 +247,7 @@ static cr_status read_file(const char *path, struct verification *v) {
         cr_json_put_int(&w, "classes", classes);
         cr_json_close_line(&w);
     } else
-        cr_text_add(&v->text, "%s: %lld images in %d classes, all checksums match\n", path, count, classes);
+        cr_text_add(v->text, "%s: %lld images in %d classes, all checksums match\n", path, count, classes);
     return CR_OK;
 }
 
@@ -286,23 +274,22 @@ static bool is_data_set(const char *path) {
     return !cr_fs_has_file(path, CR_PACK_TRAIN_NAME) && !cr_fs_has_file(path, CR_PACK_VAL_NAME);
 }
 
-static cr_status verify(const struct cr_args *args) {
+static cr_status verify(const struct cr_args *args, struct cr_text *out) {
     static const char *const names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
-    struct verification      v       = {.json = cr_args_has(args, CR_OPT_JSON)};
+    struct verification      v       = {.json = cr_args_has(args, CR_OPT_JSON), .text = out};
     const struct cr_config  *config;
-    cr_status                status;
-    if (args->operands < 2) return cr_args_fail(args, "no file given: cresnet data verify CONFIG|FILE|DIR ...");
+    if (!args->operands) return cr_args_fail(args, "no file given: cresnet data verify CONFIG|FILE|DIR ...");
     CR_TRY(cr_config_open(&config, NULL, args->override, args->overrides));
     v.workers = (int)config->data.workers;
     cr_config_close(config);
-    for (int i = 1; i < args->operands; i++) {
+    for (int i = 0; i < args->operands; i++) {
         char path[CR_PATH_MAX];
         if (is_data_set(args->operand[i])) {
             bool           good;
             struct cr_args one = *args;
             one.operand += i;
             one.operands = 1;
-            CR_TRY_OUT(cr_data_verify_set(&one, v.json, &v.text, &good));
+            CR_TRY(cr_data_verify_set(&one, v.json, out, &good));
             v.files++;
             if (!good && !v.failed++) v.status = CR_ERR_FORMAT;
             continue;
@@ -312,15 +299,12 @@ static cr_status verify(const struct cr_args *args) {
             continue;
         }
         for (size_t k = 0; k < CR_COUNT(names); k++) {
-            CR_TRY_OUT(cr_path_join(path, args->operand[i], "%s", names[k]));
+            CR_TRY(cr_path_join(path, args->operand[i], "%s", names[k]));
             verify_file(path, &v);
         }
     }
-    CR_TRY_OUT(cr_cmd_print(&v.text));
-    if (v.failed) CR_FAIL_OUT(v.status, "%d of %d datasets failed verification", v.failed, v.files);
-out:
-    cr_text_free(&v.text);
-    return status;
+    CR_TRY(cr_cmd_print(out));
+    return v.failed ? CR_FAIL(v.status, "%d of %d datasets failed verification", v.failed, v.files) : CR_OK;
 }
 
 /* ---- the command ---- */
@@ -358,30 +342,26 @@ static cr_status is_data_folder(const struct cr_args *args, bool *folder) {
     return CR_OK;
 }
 
-cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
-    const char    *word = args->operands ? args->operand[0] : "", *stat_of[2] = {"stat", word};
-    struct cr_args given = *args;
+cr_status cr_cmd_data(const struct cr_args *args, struct cr_result *out) {
+    const char    *word = args->operands ? args->operand[0] : "";
+    struct cr_args rest = args->operands ? cr_cmd_behind(args) : *args;
     bool           folder;
     char           hint[80];
     CR_TRY(is_data_folder(args, &folder));
-    if (folder) {
-        given.operand  = stat_of;
-        given.operands = 2;
-        word           = stat_of[0];
-    }
-    CR_TRY(check_options(&given, word));
+    CR_TRY(check_options(args, folder ? "stat" : word));
+    if (folder) return cr_data_stat(args, &out->text);
     if (strcmp(word, "pack") == 0) {
-        cr_status status = pack(&given);
-        if (status == CR_ERR_INTERRUPTED) *signal_taken = atomic_load(&stop_signal);
+        cr_status status = pack(&rest, &out->text);
+        if (status == CR_ERR_INTERRUPTED) out->signal = atomic_load(&stop_signal);
         return status;
     }
-    if (strcmp(word, "shapes") == 0) return draw_shapes(&given);
-    if (strcmp(word, "verify") == 0) return verify(&given);
-    if (strcmp(word, "stat") == 0) return cr_data_stat(&given);
-    if (strcmp(word, "show") == 0) return cr_data_show(&given);
+    if (strcmp(word, "shapes") == 0) return draw_shapes(&rest, &out->text);
+    if (strcmp(word, "verify") == 0) return verify(&rest, &out->text);
+    if (strcmp(word, "stat") == 0) return cr_data_stat(&rest, &out->text);
+    if (strcmp(word, "show") == 0) return cr_data_show(&rest);
     (void)cr_command_has_word(CR_CMD_DATA, word, hint, sizeof hint);
-    if ((given.operands > 1 || *hint) && *word && access(word, F_OK) != 0)
+    if ((args->operands > 1 || *hint) && *word && access(word, F_OK) != 0)
         return cr_args_fail(args, "%s is neither a configuration nor one of stat, show, verify, pack and shapes%s",
                             word, hint);
-    return describe(&given);
+    return describe(args, &out->text);
 }

@@ -185,18 +185,15 @@ out:
 
 cr_status cr_data_show(const struct cr_args *args) {
     const char             *file = args->value[CR_OPT_OVERLAY];
-    struct cr_args          rest = *args; /* without the operand "show" */
     const struct cr_config *config;
     struct cr_dataset      *set = NULL;
-    if (args->operands < 2) return cr_args_fail(args, "no dataset given: cresnet data show CONFIG|DIR -o PAGE.png");
-    CR_TRY(cr_args_max_operands(args, 2));
+    if (!args->operands) return cr_args_fail(args, "no dataset given: cresnet data show CONFIG|DIR -o PAGE.png");
+    CR_TRY(cr_args_max_operands(args, 1));
     if (!file) return cr_args_fail(args, "no output named: add -o PAGE.png");
     if (cr_cmd_is_stdout(file) && isatty(STDOUT_FILENO))
         return cr_args_fail(args, "standard output is a terminal: redirect it (> FILE), or name a file instead of -");
     CR_TRY(cr_cmd_output_check(args, file, CR_OUTPUT_SHOW_PNG));
-    rest.operand++;
-    rest.operands--;
-    CR_TRY(cr_cmd_data_config(&rest, &config));
+    CR_TRY(cr_cmd_data_config(args, &config));
     cr_status status = cr_dataset_open(config, CR_SPLIT_TRAIN, &set);
     if (status == CR_OK) status = show(args, config, set);
     cr_dataset_close(set);

@@ -302,22 +302,16 @@ static void text_stat(const struct reading *r, const struct summary u[SPLITS], s
     print_bad(r, out);
 }
 
-cr_status cr_data_stat(const struct cr_args *args) {
-    struct cr_args rest      = *args;
+cr_status cr_data_stat(const struct cr_args *args, struct cr_text *out) {
     struct reading r         = {0};
     struct summary u[SPLITS] = {0};
-    struct cr_text text      = {0};
     cr_status      status;
-    if (args->operands < 2) return cr_args_fail(args, "no dataset given: cresnet data stat CONFIG|DIR");
-    CR_TRY(cr_args_max_operands(args, 2));
-    rest.operand++;
-    rest.operands--;
-    CR_TRY(open_reading(&rest, &r));
+    if (!args->operands) return cr_args_fail(args, "no dataset given: cresnet data stat CONFIG|DIR");
+    CR_TRY(cr_args_max_operands(args, 1));
+    CR_TRY(open_reading(args, &r));
     for (int split = 0; split < SPLITS; split++) CR_TRY_OUT(summarise(r.dataset[split], &r.stat[split], &u[split]));
-    (cr_args_has(args, CR_OPT_JSON) ? json_stat : text_stat)(&r, u, &text);
-    CR_TRY_OUT(cr_cmd_print(&text));
+    (cr_args_has(args, CR_OPT_JSON) ? json_stat : text_stat)(&r, u, out);
 out:
-    cr_text_free(&text);
     for (int split = 0; split < SPLITS; split++) cr_free(u[split].classes);
     close_reading(&r);
     return status;

@@ -330,19 +330,15 @@ static cr_status check_outputs(const struct cr_args *args, struct evaluation *e)
 }
 
 /* Prints the scores, to standard error when standard output carries a matrix or table. */
-static cr_status print(const struct cr_config *config, const struct evaluation *e) {
-    struct cr_text text = {0};
+static void print(const struct cr_config *config, const struct evaluation *e, struct cr_text *out) {
     if (e->json)
-        print_json(config, e, &text);
+        print_json(config, e, out);
     else
-        print_scores(e, &text);
-    if (!e->table.csv.to_stdout && (!e->matrix || !cr_cmd_is_stdout(e->matrix))) return cr_cmd_print(&text);
-    fputs(text.data && !text.failed ? text.data : "", stderr);
-    cr_text_free(&text);
-    return CR_OK;
+        print_scores(e, out);
+    if (e->table.csv.to_stdout || (e->matrix && cr_cmd_is_stdout(e->matrix))) cr_cmd_print_aside(out);
 }
 
-cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_eval(const struct cr_args *args, struct cr_result *out) {
     struct evaluation       e = {.json      = cr_args_has(args, CR_OPT_JSON),
                                  .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
                                  .scale     = cr_args_has(args, CR_OPT_TEMPERATURE),
@@ -350,7 +346,6 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     const struct cr_config *config;
     int                     split;
     cr_status               status;
-    (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_SPLIT, &split));
     CR_TRY(check_outputs(args, &e));
@@ -364,7 +359,7 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(cr_predictions_csv_open(args, &e.table.csv));
     CR_TRY_OUT(evaluate(config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));
     if (e.matrix) CR_TRY_OUT(write_matrix(args, &e));
-    CR_TRY_OUT(print(config, &e));
+    print(config, &e, &out->text);
 out:
     cr_predictions_csv_close(&e.table.csv);
     cr_free(e.table.probabilities);

@@ -153,10 +153,10 @@ static cr_status choose_output(const struct cr_args *args, const char **file, bo
     return CR_OK;
 }
 
-cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_export(const struct cr_args *args, struct cr_result *out) {
     const char *file = NULL;
     bool        onnx = false;
-    (void)signal_taken;
+    (void)out; /* writes files */
     if (!args->operands) return cr_args_fail(args, "no weights given: give a run folder or a file of weights");
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(choose_output(args, &file, &onnx));

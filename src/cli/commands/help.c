@@ -71,8 +71,9 @@ static bool names_part(const struct cr_args *args) {
            cr_command_has_word(id, args->operand[1], part_hint, sizeof part_hint);
 }
 
-static cr_status help_topic(const struct cr_args *args, struct cr_text *out) {
-    const char *hint, *topic = args->operands ? args->operand[0] : "";
+cr_status cr_cmd_help(const struct cr_args *args, struct cr_result *result) {
+    struct cr_text *out = &result->text;
+    const char     *hint, *topic = args->operands ? args->operand[0] : "";
     bool takes_more = strcmp(topic, "man") == 0 || strcmp(topic, "completion") == 0 || strcmp(topic, "keys") == 0;
     CR_TRY(cr_args_max_operands(args, takes_more || names_part(args) ? 2 : 1));
     if (!*topic)
@@ -97,13 +98,4 @@ static cr_status help_topic(const struct cr_args *args, struct cr_text *out) {
             cr_command_help(id, out);
     }
     return CR_OK;
-}
-
-cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken) {
-    struct cr_text text = {0};
-    (void)signal_taken;
-    cr_status status = help_topic(args, &text);
-    if (status == CR_OK) return cr_cmd_print(&text);
-    cr_text_free(&text);
-    return status;
 }

@@ -70,13 +70,13 @@ static void print_text(const struct cr_args *args, const struct cr_lr_options *o
     cr_text_add(out, "optim.lr=%.2g\n", best->lr);
 }
 
-static cr_status print(const struct cr_args *args, const struct cr_lr_options *options, const struct cr_lr_found *f) {
-    struct cr_text text = {0};
+static cr_status print(const struct cr_args *args, const struct cr_lr_options *options, const struct cr_lr_found *f,
+                       struct cr_text *out) {
     if (cr_args_has(args, CR_OPT_JSON))
-        print_json(options, f, &text);
+        print_json(options, f, out);
     else if (f->best >= 0)
-        print_text(args, options, f, &text);
-    CR_TRY(cr_cmd_print(&text));
+        print_text(args, options, f, out);
+    CR_TRY(cr_cmd_print(out));
     if (f->best >= 0) return CR_OK;
     return CR_FAIL(CR_ERR_NUMERIC,
                    "no descent: no suggestion: with no learning rate from %.2g to %.2g do %" PRId64
@@ -85,15 +85,14 @@ static cr_status print(const struct cr_args *args, const struct cr_lr_options *o
                    f->training[0].lr, f->training[f->count - 1].lr, options->steps);
 }
 
-cr_status cr_cmd_lr_find(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_lr_find(const struct cr_args *args, struct cr_result *out) {
     const struct cr_config *config;
     struct cr_lr_options    options;
     struct cr_lr_found      found;
-    (void)signal_taken;
     CR_TRY(read_options(args, &options));
     CR_TRY(cr_cmd_config(args, &config));
     cr_status status = cr_lr_find(config, &options, &found);
-    if (status == CR_OK) status = print(args, &options, &found);
+    if (status == CR_OK) status = print(args, &options, &found, &out->text);
     cr_config_close(config);
     return status;
 }

@@ -290,12 +290,10 @@ static cr_status check_options(const struct cr_args *args, bool early) {
     return CR_OK;
 }
 
-cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
-    struct plan    p    = {0};
-    struct cr_text text = {0};
-    int            which, pass;
-    cr_status      status;
-    (void)signal_taken;
+cr_status cr_cmd_plan(const struct cr_args *args, struct cr_result *out) {
+    struct plan p = {0};
+    int         which, pass;
+    cr_status   status;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, &pass));
@@ -307,13 +305,12 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     /* With micro-batches there is no program `step`. The last micro-step contains the update and needs the most memory.
      */
     if (!cr_args_has(args, CR_OPT_WHICH) && p.config->train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
-    CR_TRY_OUT(print_plan(&p, args, kind, &text));
-    CR_TRY_OUT(cr_cmd_print(&text));
+    CR_TRY_OUT(print_plan(&p, args, kind, &out->text));
+    CR_TRY_OUT(cr_cmd_print(&out->text));
     /* the plan is printed, but a script must see that it exceeds the limit */
     if (p.has_program && !pass && p.session.limit && need_of(&p) > p.session.limit)
         CR_TRY_OUT(cr_session_limit_missed(&p.session, need_of(&p)));
 out:
-    cr_text_free(&text);
     plan_close(&p);
     return status;
 }

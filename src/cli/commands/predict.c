@@ -292,13 +292,13 @@ static cr_status check_output(const struct cr_args *args) {
     return cr_cmd_output_check(args, csv, CR_OUTPUT_PREDICTIONS);
 }
 
-cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_predict(const struct cr_args *args, struct cr_result *out) {
     const struct cr_config *config;
     struct request          r = {.json = cr_args_has(args, CR_OPT_JSON), .reject = cr_args_has(args, CR_OPT_REJECT)};
     int64_t                 top;
     cr_status               status;
     bool                    owned = true; /* until the model takes the configuration over */
-    (void)signal_taken;
+    (void)out;                            /* prints as it goes */
     CR_TRY(check_output(args));
     CR_TRY(cr_args_int(args, CR_OPT_TOP, 1, TOP_MAX, 0, &top));
     CR_TRY(cr_cmd_config_of_weights(args, &config));

@@ -25,16 +25,14 @@ static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes
     return cr_profile_open(exec, program, s->device, &step, (int)passes, out);
 }
 
-cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_profile(const struct cr_args *args, struct cr_result *out) {
     const struct cr_config   *config;
     struct cr_session         session = {0};
     struct cr_profile         profile = {0};
-    struct cr_text            text    = {0};
     struct cr_session_options options = {.execute = true, .draw_masks = true};
     int                       order, eval;
     int64_t                   passes;
     cr_status                 status;
-    (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, PASSES_MAX, PASSES, &passes));
     CR_TRY(cr_args_word(args, CR_OPT_ORDER, &order));
@@ -46,13 +44,8 @@ cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(profile_session(&session, eval, passes, &profile));
     if (order == 0) cr_profile_sort_slowest_first(&profile);
-    if (cr_args_has(args, CR_OPT_JSON))
-        cr_profile_print_json(&profile, &text);
-    else
-        cr_profile_print(&profile, &text);
-    CR_TRY_OUT(cr_cmd_print(&text));
+    (cr_args_has(args, CR_OPT_JSON) ? cr_profile_print_json : cr_profile_print)(&profile, &out->text);
 out:
-    cr_text_free(&text);
     cr_profile_close(&profile);
     cr_session_close(&session);
     cr_config_close(config);

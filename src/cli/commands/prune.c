@@ -308,14 +308,12 @@ static cr_status prune(const struct cr_args *args, struct job *job, const struct
     return run(args, job, out);
 }
 
-cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_prune(const struct cr_args *args, struct cr_result *out) {
     const struct cr_config  *config;
     struct job               job     = {0};
     struct cr_budget_request request = {0};
-    struct cr_text           text    = {0};
     cr_status                status;
     int                      pattern;
-    (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     /* The configuration does not know `auto`, so that its message would not name all patterns. */
     if (cr_args_has(args, CR_OPT_PATTERN) && !strchr(args->value[CR_OPT_PATTERN], ','))
@@ -331,11 +329,9 @@ cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
         CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES("prune.sparsity=0.5")));
     job.config = config;
     CR_TRY_OUT(check(args, config, &request));
-    CR_TRY_OUT(prune(args, &job, &request, &text));
-    CR_TRY_OUT(cr_cmd_print(&text));
+    CR_TRY_OUT(prune(args, &job, &request, &out->text));
     cr_log(CR_LOG_INFO, "saved in %s", config->train.output);
 out:
-    cr_text_free(&text);
     cr_config_close(config);
     return status;
 }

@@ -250,11 +250,6 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
     return cr_cmd_check_new_run(config->train.output);
 }
 
-static cr_status print(const struct quantization *q, struct cr_text *out) {
-    (cr_args_has(q->args, CR_OPT_JSON) ? print_json : print_text)(q, out);
-    return cr_cmd_print(out);
-}
-
 static cr_status run(struct quantization *q, struct cr_text *out) {
     CR_TRY(cr_dataset_open(q->config, CR_SPLIT_VAL, &q->val));
     CR_TRY(cr_saved_model_number_classes(q->config, q->val, true, CR_CMD_SCORES_BY_NUMBER));
@@ -266,25 +261,23 @@ static cr_status run(struct quantization *q, struct cr_text *out) {
     CR_TRY(reduce_drop(q));
     CR_TRY(time_batch(&q->session, &q->ms_int8));
     CR_TRY(save(q));
-    CR_TRY(print(q, out)); /* also where the drop is too large: the table shows what was tried */
+    (cr_args_has(q->args, CR_OPT_JSON) ? print_json : print_text)(q, out);
+    CR_TRY(cr_cmd_print(out)); /* also where the drop is too large: the table shows what was tried */
     if (drop(q) > q->max_drop)
         return CR_FAIL(CR_ERR_NUMERIC, "the accuracy drops by %.2f points, more than --max-drop %g", drop(q),
                        q->max_drop);
     return CR_OK;
 }
 
-cr_status cr_cmd_quantize(const struct cr_args *args, int *signal_taken) {
-    struct quantization q    = {.args = args, .max_drop = INFINITY};
-    struct cr_text      text = {0};
+cr_status cr_cmd_quantize(const struct cr_args *args, struct cr_result *out) {
+    struct quantization q = {.args = args, .max_drop = INFINITY};
     cr_status           status;
-    (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_real(args, CR_OPT_MAX_DROP, 0, 100, "points of accuracy from 0 to 100, e.g. 0.3", &q.max_drop));
     CR_TRY(cr_cmd_config_of_weights(args, &q.config));
     CR_TRY_OUT(check(args, q.config));
-    CR_TRY_OUT(run(&q, &text));
+    CR_TRY_OUT(run(&q, &out->text));
 out:
-    cr_text_free(&text);
     cr_session_close(&q.session);
     cr_calibration_free(&q.calibration);
     cr_free(q.order);

@@ -43,7 +43,7 @@ static cr_status train(const struct cr_args *args, const struct cr_config *confi
     return status;
 }
 
-cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_train(const struct cr_args *args, struct cr_result *out) {
     const struct cr_config *config;
     struct cr_ranks         ranks;
     CR_TRY(cr_args_max_operands(args, 1));
@@ -58,13 +58,13 @@ cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
             args->operand[0], args->operand[0], args->operand[0]);
     CR_TRY(cr_cmd_config(args, &config));
     cr_status status = check_output(args, config);
-    if (status != CR_OK) goto out;
+    if (status != CR_OK) goto end;
     status = cr_cmd_ranks_open(args, &config, &ranks);
     if (ranks.parent)
-        *signal_taken = ranks.signal;
+        out->signal = ranks.signal;
     else if (status == CR_OK)
-        status = cr_ranks_close(&ranks, train(args, config, &ranks, signal_taken));
-out:
+        status = cr_ranks_close(&ranks, train(args, config, &ranks, &out->signal));
+end:
     cr_config_close(config);
     return status;
 }

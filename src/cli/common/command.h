@@ -19,8 +19,13 @@ struct cr_dataset;
 
 /* ---- commands (cli/commands/, cli/bench/bench.c, cli/report/report.c) ---- */
 
-/* Runs a command. *signal_taken becomes the signal that ended the command, and stays 0 when no signal did. */
-typedef cr_status cr_command_fn(const struct cr_args *args, int *signal_taken);
+/* What a command leaves besides its status; 0 at first. */
+struct cr_result {
+    struct cr_text text;   /* is printed when the command succeeds */
+    int            signal; /* that ended the command; 0: none did */
+};
+/* Runs a command. */
+typedef cr_status cr_command_fn(const struct cr_args *args, struct cr_result *out);
 cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_cmd_plan, cr_cmd_check, cr_cmd_bench;
 cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help, cr_cmd_quantize;
 cr_command_fn     cr_cmd_lr_find, cr_cmd_explain;
@@ -30,7 +35,7 @@ cr_command_fn     cr_cmd_finetune;    /* cli/finetune/command.c */
 cr_command_fn     cr_cmd_sweep;       /* cli/sweep/command.c */
 cr_command_fn     cr_cmd_compress;    /* cli/compress/command.c */
 
-/* Runs the function of args->command (cli/command_table.c). For main only. */
+/* Runs the function of args->command and prints its text (cli/command_table.c). For main only. */
 CR_MUST cr_status cr_command_run(const struct cr_args *args, int *signal_taken);
 /* cli/moved.c: CR_ERR_USAGE when the words after the command's name have one that is a program of its own now; the
  * message names the program. For main only. */
@@ -52,17 +57,17 @@ CR_MUST cr_status cr_plan_target_print(struct cr_session *session, const struct 
 /* ---- bench: the operand that named the benchmark is removed from args ---- */
 
 /* cresnet bench step, bench infer; one operand: CONFIG or RUN. */
-cr_status cr_bench_run(const struct cr_args *args, bool infer);
+cr_status cr_bench_run(const struct cr_args *args, bool infer, struct cr_text *out);
 /* cresnet bench data; one operand: CONFIG. */
-cr_status cr_bench_data(const struct cr_args *args);
+cr_status cr_bench_data(const struct cr_args *args, struct cr_text *out);
 /* Median of `count` times in nanoseconds, as milliseconds. Sorts the array. */
 double cr_cmd_median_ms(int64_t *times, int64_t count);
 
 /* ---- data ---- */
 
-/* cresnet data stat; the second operand is a configuration or a folder. */
-cr_status cr_data_stat(const struct cr_args *args);
-cr_status cr_data_show(const struct cr_args *args); /* cli/commands/data_show.c */
+/* cresnet data stat and show (cli/commands/data_show.c); the only operand is a configuration or a folder. */
+cr_status cr_data_stat(const struct cr_args *args, struct cr_text *out);
+cr_status cr_data_show(const struct cr_args *args);
 /* cresnet data verify for a data set (operand 0) that is not packed: decodes every image. *good becomes true when all
  * images can be read. */
 CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_text *out, bool *good);
@@ -72,6 +77,8 @@ CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, stru
 /* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written. CR_ERR_INTERRUPTED when the
  * reader has closed the pipe; main then ends without a message, as SIGPIPE would. */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);
+/* Writes the text to standard error and frees it: when standard output carries a file. */
+void cr_cmd_print_aside(struct cr_text *text);
 /* Writes the bytes to standard output, with the same errors. */
 CR_MUST cr_status cr_cmd_print_bytes(const void *bytes, size_t count);
 /* cli/common/output.c: returns whether the name of an output file means standard output: "-" or /dev/stdout. */
@@ -128,6 +135,13 @@ CR_MUST cr_status cr_cmd_config_of_weights(const struct cr_args *args, const str
  * next to which train.csv may be something else; `tar` if it or its folder train holds *.tar and no folders; otherwise
  * `folder`. */
 enum cr_data_kind cr_cmd_data_kind(const char *folder);
+/* The arguments without the first operand, which names a part of the command. */
+static inline struct cr_args cr_cmd_behind(const struct cr_args *args) {
+    struct cr_args rest = *args;
+    rest.operand++;
+    rest.operands--;
+    return rest;
+}
 /* The configuration that operand 0 names; a folder that holds no run is a data set of the kind that cr_cmd_data_kind
  * finds. */
 CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, const struct cr_config **config);

@@ -31,6 +31,11 @@ cr_status cr_cmd_print(struct cr_text *text) {
     return status;
 }
 
+void cr_cmd_print_aside(struct cr_text *text) {
+    fputs(text->data && !text->failed ? text->data : "", stderr);
+    cr_text_free(text);
+}
+
 bool cr_cmd_is_stdout(const char *file) {
     static const char *const names[] = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
     for (size_t i = 0; i < CR_COUNT(names); i++)

@@ -260,18 +260,16 @@ static cr_status compress(struct cr_compress *c) {
     return check_drop(c, first);
 }
 
-static cr_status print_plan(const struct cr_compress *c) {
-    struct cr_text text = {0};
-    cr_text_add(&text, "evaluate and time %s%s\n", c->run, c->int8 ? ", also in int8" : "");
+static void print_plan(const struct cr_compress *c, struct cr_text *out) {
+    cr_text_add(out, "evaluate and time %s%s\n", c->run, c->int8 ? ", also in int8" : "");
     for (int i = 0; i < c->sets; i++)
-        cr_text_add(&text, "prune to %g times as fast: %s; re-estimate BN statistics, evaluate\n", c->speedup,
+        cr_text_add(out, "prune to %g times as fast: %s; re-estimate BN statistics, evaluate\n", c->speedup,
                     c->set_name[i]);
-    cr_text_add(&text, "fine-tune the best by %s\n", c->ini);
-    if (c->int8) cr_text_add(&text, "quantise it\n");
+    cr_text_add(out, "fine-tune the best by %s\n", c->ini);
+    if (c->int8) cr_text_add(out, "quantise it\n");
     if (isfinite(c->max_drop))
-        cr_text_add(&text, "when it drops by more than %g points: up to %d smaller speedups\n", c->max_drop,
+        cr_text_add(out, "when it drops by more than %g points: up to %d smaller speedups\n", c->max_drop,
                     SMALLER_TRIES);
-    return cr_cmd_print(&text);
 }
 
 /* Some steps run in this process, and a signal ends it there. Each step writes its result at its end, so nothing else
@@ -290,25 +288,25 @@ static void expect_signals(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
-cr_status cr_cmd_compress(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_compress(const struct cr_args *args, struct cr_result *out) {
     struct cr_compress *c;
     int                 lock = -1;
     cr_status           status;
     CR_ALLOC(c, 1);
-    c->args         = args;
-    c->signal_taken = signal_taken;
+    c->args = args;
+    c->out  = out;
     CR_TRY_OUT(read_args(c));
     CR_TRY_OUT(check_data(c));
     CR_TRY_OUT(cr_compress_claim(c));
     if (cr_args_has(args, CR_OPT_DRY_RUN)) {
-        status = print_plan(c);
+        print_plan(c, &out->text);
         goto out;
     }
     CR_TRY_OUT(cr_ckpt_lock(c->root, &lock));
     CR_TRY_OUT(cr_compress_write_ini(c));
     expect_signals();
     status = compress(c);
-    if (status == CR_ERR_INTERRUPTED && *signal_taken) {
+    if (status == CR_ERR_INTERRUPTED && out->signal) {
         cr_log(CR_LOG_INFO, "stopped: the same command continues");
         cr_error_clear();
         status = CR_OK;

@@ -54,7 +54,7 @@ struct cr_compress {
     struct cr_compress_point      point[CR_COMPRESS_POINTS];
     int                           points;
     const struct cr_compress_try *best; /* the network to use; NULL: none keeps the accuracy */
-    int                          *signal_taken;
+    struct cr_result             *out;
     struct cr_arena               arena;
 };
 
@@ -62,7 +62,7 @@ struct cr_compress {
 
 /* Runs `cresnet ARGUMENTS` and waits. Standard output goes to `file`, which appears when the process has succeeded.
  * arguments end with NULL; the keys of the command line are appended when `keys` is set. SIGINT and SIGTERM are
- * passed on, and *signal_taken becomes the signal. CR_ERR_IO when the process fails; it has said why. */
+ * passed on, and out->signal becomes the signal. CR_ERR_IO when the process fails; it has said why. */
 CR_MUST cr_status cr_compress_process(struct cr_compress *c, const char *const *arguments, bool keys, const char *file);
 
 /* ---- results.c: JSON lines of other commands ---- */

@@ -47,7 +47,7 @@ static int wait_for(struct cr_compress *c, pid_t process, const struct cr_proces
     while (!cr_process_ended(process, &how)) {
         const int got = cr_process_wait(signals, CR_PROCESS_POLL_MS);
         if (!got) continue;
-        *c->signal_taken = got;
+        c->out->signal = got;
         (void)kill(process, got);
     }
     return cr_process_code(how);
@@ -77,7 +77,7 @@ cr_status cr_compress_process(struct cr_compress *c, const char *const *argument
     CR_TRY(make_argv(c, arguments, keys, &argv));
     say(&c->arena, argv);
     CR_TRY(run_program(c, argv, partial, &code));
-    if (*c->signal_taken) return CR_FAIL(CR_ERR_INTERRUPTED, "stopped: the same command continues");
+    if (c->out->signal) return CR_FAIL(CR_ERR_INTERRUPTED, "stopped: the same command continues");
     if (code)
         return CR_FAIL(CR_ERR_IO, "cresnet %s failed with exit code %d, see above; the same command tries it again",
                        arguments[0], code);

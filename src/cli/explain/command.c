@@ -172,14 +172,10 @@ static void print_text(const struct explanation *e, struct cr_text *out) {
 }
 
 /* Prints the result, to standard error when standard output carries a file. */
-static cr_status print(const struct cr_args *args, const struct explanation *e) {
-    const char    *png = args->value[CR_OPT_OVERLAY], *csv = args->value[CR_OPT_MAP_CSV];
-    struct cr_text text = {0};
-    (cr_args_has(args, CR_OPT_JSON) ? print_json : print_text)(e, &text);
-    if (!(png && cr_cmd_is_stdout(png)) && !(csv && cr_cmd_is_stdout(csv))) return cr_cmd_print(&text);
-    fputs(text.data && !text.failed ? text.data : "", stderr);
-    cr_text_free(&text);
-    return CR_OK;
+static void print(const struct cr_args *args, const struct explanation *e, struct cr_text *out) {
+    const char *png = args->value[CR_OPT_OVERLAY], *csv = args->value[CR_OPT_MAP_CSV];
+    (cr_args_has(args, CR_OPT_JSON) ? print_json : print_text)(e, out);
+    if ((png && cr_cmd_is_stdout(png)) || (csv && cr_cmd_is_stdout(csv))) cr_cmd_print_aside(out);
 }
 
 static cr_status write_outputs(const struct cr_args *args, struct explanation *e) {
@@ -201,11 +197,10 @@ static cr_status check_config(const struct cr_args *args, const struct cr_config
                           "explain needs a network in floating point: give the run that was quantised");
 }
 
-cr_status cr_cmd_explain(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_explain(const struct cr_args *args, struct cr_result *out) {
     const struct cr_config *config;
     struct explanation      e = {0};
     cr_status               status;
-    (void)signal_taken;
     CR_TRY(check_outputs(args));
     CR_TRY(cr_cmd_config_of_weights(args, &config));
     CR_TRY_OUT(check_config(args, config));
@@ -214,7 +209,7 @@ cr_status cr_cmd_explain(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(cr_image_read(e.path, config, &e.image));
     CR_TRY_OUT(explain(args, config, &e));
     CR_TRY_OUT(write_outputs(args, &e));
-    CR_TRY_OUT(print(args, &e));
+    print(args, &e, &out->text);
 out:
     cr_image_free(&e.image);
     cr_free(e.map.value);

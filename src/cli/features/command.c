@@ -134,11 +134,11 @@ out:
     return status;
 }
 
-cr_status cr_cmd_features(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_features(const struct cr_args *args, struct cr_result *out) {
     const struct cr_config *config = NULL;
     struct features         f      = {0};
     cr_status               status;
-    (void)signal_taken;
+    (void)out; /* writes files */
     CR_TRY(cr_args_max_operands(args, 2));
     if (args->operands < 2)
         return cr_args_fail(args, "give a RUN and a folder of images, or a CSV file that names them");

@@ -356,7 +356,7 @@ static cr_status check_start(struct cr_finetune *f, const char *run) {
     return CR_OK;
 }
 
-cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_finetune(const struct cr_args *args, struct cr_result *out) {
     struct cr_finetune f = {.args = args, .head = CR_HEAD_NEW};
     cr_status          status;
     CR_TRY(cr_args_max_operands(args, 2));
@@ -375,7 +375,7 @@ cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(open_given(&f));
     CR_TRY_OUT(name_files(&f));
     CR_TRY_OUT(find_newest(&f));
-    CR_TRY_OUT(access(f.ini, F_OK) == 0 ? continue_run(&f, signal_taken) : start_run(&f, signal_taken));
+    CR_TRY_OUT(access(f.ini, F_OK) == 0 ? continue_run(&f, &out->signal) : start_run(&f, &out->signal));
 out:
     cr_config_close(f.given);
     cr_arena_free(&f.arena);

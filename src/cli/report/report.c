@@ -203,7 +203,7 @@ out:
 
 /* ---- the command ---- */
 
-cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_report(const struct cr_args *args, struct cr_result *out) {
     struct cr_report_run run  = {0};
     struct cr_text       page = {0};
     const char          *file = args->value[CR_OPT_EXPORT_FILE];
@@ -212,7 +212,7 @@ cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
     /* RUN/report.html lies in a folder that somebody else may have made: a link there may name any file */
     const unsigned        flags = CR_OUTPUT_NO_LINK | (cr_args_has(args, CR_OPT_REPLACE) ? CR_OUTPUT_FORCE : 0);
     struct cr_output_file default_file;
-    (void)signal_taken;
+    (void)out; /* writes files */
     if (!args->operands || !*args->operand[0])
         return cr_args_fail(args, "no run given: give a run folder, e.g. checkpoints/demo");
     if (cr_args_has(args, CR_OPT_COMPARE)) return cr_report_compare(args);

@@ -207,47 +207,40 @@ static cr_status say_failed(const struct cr_sweep *sweep) {
                    count, sweep->runs, first->name, first->code, first->output, count > 1 ? "them" : "it");
 }
 
-static cr_status finish(const struct cr_sweep *sweep, int signal_taken) {
-    struct cr_text text = {0};
-    print_table(sweep, &text);
-    CR_TRY(cr_cmd_print(&text));
-    if (signal_taken) return CR_OK;
+static cr_status execute(struct cr_sweep *sweep, const char *config, struct cr_result *out) {
+    cr_log(CR_LOG_INFO, "sweep: %d runs in %s, %d at once", sweep->runs, sweep->root, sweep->jobs);
+    CR_TRY(cr_sweep_execute(sweep, config, &out->signal));
+    print_table(sweep, &out->text);
+    CR_TRY(cr_cmd_print(&out->text));
+    if (out->signal) return CR_OK;
     CR_TRY(write_page(sweep));
     return say_failed(sweep);
 }
 
-static cr_status execute(struct cr_sweep *sweep, const char *config, int *signal_taken) {
-    cr_log(CR_LOG_INFO, "sweep: %d runs in %s, %d at once", sweep->runs, sweep->root, sweep->jobs);
-    CR_TRY(cr_sweep_execute(sweep, config, signal_taken));
-    return finish(sweep, *signal_taken);
-}
-
 static cr_status sweep_source(const struct cr_args *args, const char *config, struct cr_sweep *sweep,
-                              int *signal_taken) {
+                              struct cr_result *out) {
     CR_TRY(cr_sweep_expand(args, sweep));
     CR_TRY(check_runs(sweep, config));
     CR_TRY(choose_jobs(args, sweep));
-    if (cr_args_has(args, CR_OPT_DRY_RUN)) {
-        struct cr_text text = {0};
-        for (int i = 0; i < sweep->runs; i++) cr_text_add(&text, "%s\n", sweep->run[i].folder);
-        return cr_cmd_print(&text);
-    }
     int lock = -1;
+    for (int i = 0; cr_args_has(args, CR_OPT_DRY_RUN) && i < sweep->runs; i++)
+        cr_text_add(&out->text, "%s\n", sweep->run[i].folder);
+    if (cr_args_has(args, CR_OPT_DRY_RUN)) return CR_OK;
     CR_TRY(cr_fs_mkdirs(sweep->root));
     CR_TRY(cr_ckpt_lock(sweep->root, &lock));
-    cr_status status = execute(sweep, config, signal_taken);
+    cr_status status = execute(sweep, config, out);
     close(lock);
     return status;
 }
 
-cr_status cr_cmd_sweep(const struct cr_args *args, int *signal_taken) {
+cr_status cr_cmd_sweep(const struct cr_args *args, struct cr_result *out) {
     struct cr_cmd_source source = {0};
     struct cr_sweep      sweep  = {0};
     CR_TRY(cr_args_max_operands(args, 1));
     if (args->operands && cr_fs_is_dir(args->operand[0]))
         return cr_args_fail(args, "%s: is a folder; a sweep needs a configuration file", args->operand[0]);
     CR_TRY(cr_cmd_source_find(args, &source));
-    cr_status status = sweep_source(args, source.config, &sweep, signal_taken);
+    cr_status status = sweep_source(args, source.config, &sweep, out);
     cr_cmd_source_free(&source);
     cr_arena_free(&sweep.arena);
     return status;
