@@ -334,8 +334,7 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
         bytes += b;
         flops += f;
     }
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "program", p->name);
     cr_json_put_string(&w, "config", config->name ? config->name : "");
     cr_json_put_string(&w, "arch", cr_word_arch(config->model.arch));
@@ -358,7 +357,6 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
     cr_json_put_fixed(&w, "bytes", bytes, 0);
     cr_json_put_fixed(&w, "plan_ms", n->plan_ms, 3);
     json_sizes(n, &w);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
     view_close(&v);
 }

@@ -301,8 +301,7 @@ static void json_op(const struct cr_profile *p, const struct cr_op_profile *o, s
     cr_json_put_fixed(&w, "bytes", o->bytes, 0);
     cr_json_put_fixed(&w, "flops", o->flops, 0);
     cr_json_put_fixed(&w, "roofline", has_roofline(p) ? per(o->roofline_s, o->seconds) : NAN, 4);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
     cr_text_free(&algo);
 }
 
@@ -318,6 +317,5 @@ void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {
     cr_json_put_fixed(&w, "event_us", p->event_s * 1e6, 4);
     cr_json_put_int(&w, "passes", p->passes);
     cr_json_put_string(&w, "device", p->device->caps.text);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }

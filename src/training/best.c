@@ -122,8 +122,7 @@ static cr_status mark_best(const struct cr_run *run, const struct cr_scores *raw
     put_metric(&w, always, raw, ema);
     if (metric_for(run) != always) put_metric(&w, metric_for(run), raw, ema);
     if (!text.failed) cr_json_put_uint(&w, CR_CKPT_BEST_SUM, cr_crc32c(0, text.data, text.length));
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
     cr_status status = text.failed ? CR_NO_MEMORY(text.length * 2) : cr_file_write_atomic(path, text.data, text.length);
     cr_text_free(&text);
     return status;

@@ -180,8 +180,7 @@ static void put_stages(const struct bench *b, const struct rates *r, struct cr_j
 }
 
 static void print_json(const struct bench *b, const struct rates *r, struct cr_text *out) {
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_fixed(&w, "images_per_s", r->rate, 1);
     cr_json_put_fixed(&w, "images_per_s_worker", r->rate / r->workers, 1);
     cr_json_put_fixed(&w, "images_per_s_core", r->per_core, 1);
@@ -203,8 +202,7 @@ static void print_json(const struct bench *b, const struct rates *r, struct cr_t
         cr_json_put_int(&w, "trainer_images_per_s", b->trainer_speed);
         cr_json_put_fixed(&w, "wait_fraction", b->wait_fraction, 5);
     }
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 static void print_stages(const struct bench *b, const struct rates *r, struct cr_text *out) {

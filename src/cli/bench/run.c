@@ -190,8 +190,7 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
     const struct cr_session    *s     = &b->session;
     const size_t               *bytes = s->memory.bytes;
     const struct cr_fit_report *fit   = &s->fit;
-    struct cr_json_writer       w     = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer       w     = cr_json_open_line(out);
     cr_json_put_fixed(&w, "images_per_s", (double)images_of(b) / b->ms * 1e3, 2);
     cr_json_put_fixed(&w, "ms", b->ms, 4);
     cr_json_put_fixed(&w, "ms_min", b->ms_min, 4);
@@ -219,8 +218,7 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
         cr_json_put_fixed(&w, "predicted_slowdown", fit->seconds / fit->seconds_before - 1, 5);
         cr_json_put_fixed(&w, "predicted_stall_ms", fit->stalled * 1e3, 4);
     }
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 static void print_text(const struct bench *b, const char *parts, struct cr_text *out) {

@@ -140,12 +140,6 @@ static cr_status rewrite(struct cr_program *p, const struct cr_cost_model *cost_
 
 /* ---- the pass ---- */
 
-static size_t peak_load(const struct cr_offload_work *w) {
-    size_t peak = 0;
-    for (int i = 0; i < w->p->ops; i++) peak = CR_MAX(peak, w->load[i]);
-    return peak;
-}
-
 static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *cost_model, struct cr_offload_work *w,
                              enum cr_offload_score score, struct cr_offload_report *report) {
     struct cr_offload_schedule s;
@@ -176,7 +170,7 @@ cr_status cr_pass_offload(struct cr_program *p, const struct cr_cost_model *cost
     if (!p->ops) return CR_OK;
     cr_status status = CR_OK;
     CR_TRY_OUT(cr_offload_work_open(p, cost_model, limit, &w));
-    report->before = report->after = peak_load(&w);
+    report->before = report->after = cr_offload_peak(&w, w.load);
     report->seconds = report->seconds_before = w.begin[p->ops];
     if (cost_model->to_host_bytes_per_s > 0 && cost_model->to_device_bytes_per_s > 0 && report->before > limit)
         CR_TRY_OUT(offload_all(p, cost_model, &w, score, report));

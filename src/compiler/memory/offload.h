@@ -42,6 +42,15 @@ struct cr_offload_work {
  * an error of cost_model->cost. The caller frees out->arena, also after a failure. */
 CR_MUST cr_status cr_offload_work_open(const struct cr_program *program, const struct cr_cost_model *cost_model,
                                        size_t limit, struct cr_offload_work *out);
+/* The largest of the live bytes load[ops]. */
+static inline size_t cr_offload_peak(const struct cr_offload_work *w, const size_t *load) {
+    size_t peak = 0;
+    for (int i = 0; i < w->p->ops; i++) peak = CR_MAX(peak, load[i]);
+    return peak;
+}
+/* The candidates in the order of `compare`, which gets pointers to pointers to candidates: order[count] are indices. */
+CR_MUST cr_status cr_offload_sort(const struct cr_offload_work *w, int (*compare)(const void *, const void *),
+                                  int                          *order);
 
 /* When the copies of the chosen candidates run. */
 struct cr_offload_schedule {

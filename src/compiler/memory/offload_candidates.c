@@ -148,12 +148,12 @@ static int compare_late(const void *a, const void *b) {
     return *s < *t ? -1 : *s > *t;
 }
 
-static cr_status sort_by_late(struct cr_offload_work *w) {
+cr_status cr_offload_sort(const struct cr_offload_work *w, int (*compare)(const void *, const void *), int *order) {
     const struct cr_offload_candidate **sorted;
     CR_ALLOC(sorted, (size_t)CR_MAX(w->count, 1));
     for (int k = 0; k < w->count; k++) sorted[k] = &w->c[k];
-    qsort(sorted, (size_t)w->count, sizeof *sorted, compare_late);
-    for (int k = 0; k < w->count; k++) w->by_late[k] = (int)(sorted[k] - w->c);
+    qsort(sorted, (size_t)w->count, sizeof *sorted, compare);
+    for (int k = 0; k < w->count; k++) order[k] = (int)(sorted[k] - w->c);
     cr_free(sorted);
     return CR_OK;
 }
@@ -164,11 +164,10 @@ static int compare_writer(const void *a, const void *b) {
 }
 
 static void find_candidates(struct find *f, const struct cr_cost_model *cost_model) {
-    struct cr_offload_work  *w    = f->w;
-    const struct cr_program *p    = w->p;
-    size_t                   peak = 0;
-    for (int i = 0; i < p->ops; i++) peak = CR_MAX(peak, w->load[i]);
-    const size_t min_bytes = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_FRACTION), (size_t)1);
+    struct cr_offload_work  *w         = f->w;
+    const struct cr_program *p         = w->p;
+    const size_t             peak      = cr_offload_peak(w, w->load);
+    const size_t             min_bytes = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_FRACTION), (size_t)1);
     for (int t = 0; t < p->tensors; t++) {
         struct cr_offload_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
         if (!is_offloadable(f, t, min_bytes) || !find_gap(f, t, &c)) continue;
@@ -192,7 +191,7 @@ static cr_status analyse(struct find *f, const struct cr_cost_model *cost_model)
     CR_TRY(find_uses(f));
     find_load(f);
     find_candidates(f, cost_model);
-    return sort_by_late(w);
+    return cr_offload_sort(w, compare_late, w->by_late);
 }
 
 cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,

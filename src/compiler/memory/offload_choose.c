@@ -20,7 +20,6 @@
 #include "compiler/memory/offload.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -71,12 +70,6 @@ void cr_offload_score_set(struct cr_offload_work *w) {
 }
 
 /* ---- adding candidates ---- */
-
-static size_t peak_load(const struct choice *x) {
-    size_t peak = 0;
-    for (int i = 0; i < x->w->p->ops; i++) peak = CR_MAX(peak, x->load[i]);
-    return peak;
-}
 
 static bool helps(const struct choice *x, const struct cr_offload_candidate *c) {
     for (int i = c->early + 1; i < c->late; i++)
@@ -149,7 +142,7 @@ static void add_in_order(struct choice *x, enum order_by by) {
                                                : by == BY_WDOA ? c->wdoa
                                                                : -(double)k; /* candidates are sorted by writer */
     }
-    while (peak_load(x) > x->w->limit) {
+    while (cr_offload_peak(x->w, x->load) > x->w->limit) {
         for (int k = 0; k < x->w->count && by == BY_SWDOA; k++) x->key[k] = excess_in_gap(x->w, x->load, &x->w->c[k]);
         const int next = by == BY_CHEAP ? cheapest(x) : largest_key(x);
         if (next == CR_NONE) return; /* no candidate is left */
@@ -205,14 +198,9 @@ static int compare_bytes(const void *a, const void *b) {
 
 /* Each step improves the plan, so the budget of schedules is the only stop criterion that is needed. */
 static cr_status improve(struct choice *x) {
-    const int                           n   = x->w->count;
-    const int64_t                       end = x->w->visits + IMPROVE_BUDGET / CR_MAX(x->w->p->ops, 1);
-    const struct cr_offload_candidate **sorted;
-    CR_ALLOC(sorted, (size_t)CR_MAX(n, 1));
-    for (int k = 0; k < n; k++) sorted[k] = &x->w->c[k];
-    qsort(sorted, (size_t)n, sizeof *sorted, compare_bytes);
-    for (int k = 0; k < n; k++) x->order[k] = (int)(sorted[k] - x->w->c);
-    cr_free(sorted);
+    const int     n   = x->w->count;
+    const int64_t end = x->w->visits + IMPROVE_BUDGET / CR_MAX(x->w->p->ops, 1);
+    CR_TRY(cr_offload_sort(x->w, compare_bytes, x->order));
     memcpy(x->chosen, x->best, (size_t)n * sizeof *x->chosen);
     for (bool again = true; again;) {
         again = false;
