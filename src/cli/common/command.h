@@ -19,9 +19,9 @@ struct cr_dataset;
 
 /* ---- commands (cli/commands/, cli/bench/bench.c, cli/report/report.c) ---- */
 
-/* What a command leaves besides its status; 0 at first. */
+/* Results of a command besides its status; all zero before it runs. */
 struct cr_result {
-    struct cr_text text;   /* is printed when the command succeeds */
+    struct cr_text text;   /* printed when the command succeeds */
     int            signal; /* that ended the command; 0: none did */
 };
 /* Runs a command. */

@@ -21,7 +21,7 @@ struct cr_pattern {
 /* Tries each pattern, one after the other, at every op of its kind. */
 void cr_fuse_patterns(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_pattern *patterns,
                       size_t count);
-/* The same as a pass of its own. Returns CR_ERR_MEMORY, or the error of a measurement. */
+/* Runs these patterns as one pass. Returns CR_ERR_MEMORY, or the error of a measurement. */
 CR_MUST cr_status cr_fuse_pass(struct cr_program *program, const struct cr_cost_model *cost_model,
                                const struct cr_pattern *patterns, size_t count);
 

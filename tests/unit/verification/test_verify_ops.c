@@ -79,7 +79,7 @@ TEST(relu_masks_near_zero_may_be_0_or_1) {
     relu_mask_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 except for a rounding */
     CHECK(accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5) && !accepted(&t, 0, 0, 11));
     CHECK(!accepted(&t, 0, 0, 2.5) && !accepted(&t, 0, 0, 4.999) &&
-          !accepted(&t, 0, 0, -1e-3)); /* one or the other, not between */
+          !accepted(&t, 0, 0, -1e-3)); /* 0 or the gradient, no value between them */
     relu_mask_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
     CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     relu_mask_open(&t, x, scale, (double)(float)(-x * scale * 0.9999));

@@ -190,7 +190,7 @@ static void set_numbers(const struct cr_call *call, struct update *u) {
     u->correct2 = 1 - pow(u->attr.beta2, t);
 }
 
-/* The update rules have the common slots at the same indices; u has those that a rule has besides. */
+/* The update rules have the common slots at the same indices; u has the additional slots of a rule. */
 static void run_update(struct cr_device *device, const struct cr_call *call, struct update u) {
     struct ref norm = REF_IN(sgd, norm), state_in = REF_IN(sgd, state), state = REF_OUT(sgd, state);
     struct ref value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
