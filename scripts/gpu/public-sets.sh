@@ -123,10 +123,10 @@ queue() {
         prune0) S=1; seeds dense56 cifar10-resnet56 ;;
         prune) S="1 2 3 4 5"; [ -d "$E/runs/dense56-1/best" ] || { echo "prune0 first" >&2; return; }
             dense=model.weights=$E/runs/dense56-1/best
-            for p in 0.9 0.95; do # 10 and 10 epochs: as in docs/experiments/sparse.md; 9 and 1: all weights briefly active again
+            for S in $S; do for p in 0.9 0.95; do # 10 and 10 epochs: as in docs/experiments/sparse.md; 9 and 1: all weights briefly active again
                 seeds acdc-$p cifar10-resnet56-sparse $dense prune.sparsity=$p $acdc prune.sparse_epochs=10 prune.dense_epochs=10
                 seeds brief-$p cifar10-resnet56-sparse $dense prune.sparsity=$p $acdc prune.sparse_epochs=9 prune.dense_epochs=1
-            done ;;
+            done; done ;;
         *) echo "no queue $1" >&2 ;;
     esac
 }
