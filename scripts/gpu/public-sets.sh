@@ -94,7 +94,7 @@ data_of() { # CONFIG: the values that name its data; fails when it is not here
 seeds() { local name=$1 config=$2 s; shift 2; for s in $S; do echo "$name|$config|$s|$*"; done; }
 tiny_muon="optim.kind=muon optim.lr=0.006 optim.momentum=0.95 optim.beta2=0.99 optim.eps=1e-6 optim.weight_decay=0.05"
 tiny_muon="$tiny_muon optim.decay_norm_bias=no model.zero_init_last=yes train.label_smoothing=0.1"
-tiny_cutmix="data.cutmix=1 data.mix_prob=0.5" tiny_sizes="data.image_sizes=48@0,64@60"
+tiny_mix="data.augment=trivial data.cutmix=1 data.mix_prob=0.5" tiny_sizes="data.image_sizes=48@0,64@"
 muon="optim.kind=muon optim.momentum=0.95 optim.beta2=0.99 optim.weight_decay=0.05 optim.bn_bias_factor=1"
 acdc="prune.schedule=acdc prune.end=120"
 queue() {
@@ -111,10 +111,10 @@ queue() {
         tiny50) S=1; seeds tiny50 tiny-imagenet-resnet50 ;;
         tinyv)
             S=1
-            seeds tinyv-0muon tiny-imagenet-resnet18 train.epochs=100 $tiny_muon $tiny_sizes
-            seeds tinyv-1trivial tiny-imagenet-resnet18 train.epochs=100 $tiny_muon $tiny_sizes data.augment=trivial ;;
-        tinybest18) S="1 2 3"; seeds tinybest18 tiny-imagenet-resnet18 train.epochs=200 ${TOPT:-$tiny_muon $tiny_cutmix data.image_sizes=48@0,64@120} ;;
-        tinybest50) S=1; seeds tinybest50 tiny-imagenet-resnet50 train.epochs=100 ${TOPT:-$tiny_muon $tiny_cutmix $tiny_sizes} ;;
+            seeds tinyv-0muon tiny-imagenet-resnet18 train.epochs=200 $tiny_muon $tiny_mix ${tiny_sizes}120
+            seeds tinyv-1sgd tiny-imagenet-resnet18 train.epochs=200 model.zero_init_last=yes train.label_smoothing=0.1 $tiny_mix ${tiny_sizes}120 ;;
+        tinybest18) S="1 2 3"; seeds tinybest18 tiny-imagenet-resnet18 train.epochs=200 ${TOPT:-$tiny_muon $tiny_mix} ${tiny_sizes}120 ;;
+        tinybest50) S=1; seeds tinybest50 tiny-imagenet-resnet50 train.epochs=100 ${TOPT:-$tiny_muon $tiny_mix} ${tiny_sizes}60 ;;
         cifar94) S="1 2 3 4 5"; seeds cifar94 cifar10-94 ${COPT_94:-} ;;
         cifar96) S="1 2 3 4 5"; seeds cifar96 cifar10-96 ${COPT_96:-} ;;
         cifarv)
