@@ -110,7 +110,7 @@ done
 got 5001 0 "500" "attempt 2 of 4"; got 5031 0 "503"; got 4291 0 "429"
 got short1 1 "SHA-256 of what the server sent"
 got 404 1 "$base/404/$file" "404"; is "404 is not repeated" "$(requests 404)" 1
-got 403 1 "403"; got 500 1 "500"; is "500 is repeated" "$(requests 500)" 4
+got 403 1 "403"; got 500 1 "500" "attempt 4 of 4" # the server may miss one: a busy machine ends it before the request
 got page 1 "SHA-256 of what the server sent"; got changed 1 "does not begin with $hash"; got short 1 "SHA-256"
 for mode in page changed short; do is "$mode: nothing is left" "$(ls cache-$mode/weights)" ""; done
 got loop 1 "redirects"; got file 1 "cannot be downloaded"; got cut 1 "cannot be downloaded"
