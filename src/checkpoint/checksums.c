@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,11 +16,6 @@ static const char advice[]    = "restore the file from a copy, or use another ch
 
 /* ---- sums ---- */
 
-static bool has_ending(const char *text, const char *ending) {
-    const size_t length = strlen(text), tail = strlen(ending);
-    return length >= tail && strcmp(text + length - tail, ending) == 0;
-}
-
 /* The number of bytes that the sum of a file covers: all, and of a .safetensors the header, which holds the sums of the
  * rest. */
 static cr_status covered_bytes(int fd, const char *path, uint64_t *out) {
@@ -29,7 +23,7 @@ static cr_status covered_bytes(int fd, const char *path, uint64_t *out) {
     uint64_t    header;
     if (fstat(fd, &s) < 0) return cr_fs_refused(path, "read", errno);
     *out = (uint64_t)s.st_size;
-    if (!has_ending(path, ".safetensors") || *out < sizeof header) return CR_OK;
+    if (!cr_ends_with(path, ".safetensors") || *out < sizeof header) return CR_OK;
     CR_TRY(cr_fs_read_at(fd, path, &header, sizeof header, 0));
     if (header < *out - sizeof header) *out = sizeof header + header;
     return CR_OK;

@@ -317,12 +317,10 @@ static int64_t intact_before(const char *run_dir, int64_t step) {
 
 cr_status cr_ckpt_verify(const char *folder) {
     char            run_dir[CR_PATH_MAX], why[2048];
-    const char     *slash  = strrchr(folder, '/');
-    const int64_t   step   = cr_ckpt_step_of(slash ? slash + 1 : folder);
-    const int       length = slash ? (int)(slash - folder) : 0;
+    const int64_t   step   = cr_ckpt_step_of(cr_path_name(folder));
     const cr_status status = check_folder(folder, step, true);
     if (status == CR_OK || status == CR_ERR_MEMORY || step < 0) return status;
-    snprintf(run_dir, sizeof run_dir, "%.*s", slash ? CR_MAX(length, 1) : 1, slash ? folder : ".");
+    cr_path_folder(run_dir, folder);
     cr_error_copy(why, sizeof why);
     const int64_t older = intact_before(run_dir, step);
     if (older < 0) return status;
@@ -375,8 +373,7 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
         s.st_mode = S_IFREG;
     }
     if (!S_ISDIR(s.st_mode)) {
-        const char *slash = strrchr(given, '/');
-        snprintf(path, sizeof path, "%.*s", slash ? CR_MAX((int)(slash - given), 1) : 1, slash ? given : ".");
+        cr_path_folder(path, given);
         CR_TRY(cr_ckpt_check_files(path, false));
         return copy_text(given, out);
     }

@@ -104,8 +104,7 @@ static int run_bare(int argc, char **argv) {
                       0);
     enum cr_command_id id = cr_command_find(word, &hint);
     if (id != CR_CMD_COUNT) return run_command(id, argc - 2, argv + 2);
-    const char *dot = strrchr(word, '.');
-    if (dot && strcmp(dot, ".ini") == 0)
+    if (cr_ends_with(word, ".ini"))
         return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "no command given: cresnet train %s?", word), 0);
     if (strcmp(word, "version") == 0) hint = "--version";
     if (hint)

@@ -55,8 +55,7 @@ static void reset_width(struct cr_config_loader *l, const char *file) {
 
 /* Whether the program wrote this file: the config.ini of a checkpoint, which a user may give to continue the run. */
 static bool is_in_checkpoint(const char *file) {
-    const char *name  = strrchr(file, '/');
-    const char *start = name ? name + 1 : file;
+    const char *start = cr_path_name(file);
     char        weights[CR_PATH_MAX];
     if (strcmp(start, "config.ini") != 0) return false;
     const int written = snprintf(weights, sizeof weights, "%.*smodel.safetensors", (int)(start - file), file);
@@ -161,7 +160,7 @@ static cr_status names_set(struct cr_config_loader *l, const char *path) {
         l->config->name = "default";
         return CR_OK;
     }
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *base   = cr_path_name(path);
     size_t      length = strlen(base);
     if (length > 4 && strcmp(base + length - 4, ".ini") == 0) length -= 4;
     l->config->path = cr_arena_printf(l->arena, "%s", path);

@@ -22,6 +22,11 @@ int cr_compare_texts(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+bool cr_ends_with(const char *text, const char *ending) {
+    const size_t length = strlen(text), tail = strlen(ending);
+    return length >= tail && strcmp(text + length - tail, ending) == 0;
+}
+
 const char *cr_status_name(cr_status status) {
     switch (status) {
 #define X(code, exit_status, name)                                                                                     \

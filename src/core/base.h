@@ -49,8 +49,9 @@ typedef enum cr_status {
 static inline double cr_mib(size_t bytes) {
     return (double)bytes / (1 << 20);
 }
-int cr_compare_i64(const void *a, const void *b);   /* comparison function for qsort, ascending */
-int cr_compare_texts(const void *a, const void *b); /* the same for const char *, by bytes */
+int  cr_compare_i64(const void *a, const void *b);   /* comparison function for qsort, ascending */
+int  cr_compare_texts(const void *a, const void *b); /* the same for const char *, by bytes */
+bool cr_ends_with(const char *text, const char *ending);
 
 const char *cr_status_name(cr_status status);
 int         cr_status_exit(cr_status status);

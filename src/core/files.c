@@ -168,6 +168,16 @@ size_t cr_path_length(const char *path) {
     return length;
 }
 
+const char *cr_path_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+void cr_path_folder(char out[CR_PATH_MAX], const char *path) {
+    const char *slash = strrchr(path, '/');
+    snprintf(out, CR_PATH_MAX, "%.*s", slash ? (int)CR_MAX(slash - path, 1) : 1, slash ? path : ".");
+}
+
 cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -265,9 +275,8 @@ bool cr_fs_is_file(const char *path) {
 
 /* Makes the name of a new folder durable, which its parent holds. A parent that may not be read cannot be synced. */
 static cr_status sync_parent(const char *path) {
-    char        parent[CR_PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    snprintf(parent, sizeof parent, "%.*s", slash ? (int)CR_MAX(slash - path, 1) : 1, slash ? path : ".");
+    char parent[CR_PATH_MAX];
+    cr_path_folder(parent, path);
     if (cr_fs_sync_dir(parent) == 0 || errno == EACCES) return CR_OK;
     return cr_fs_refused(parent, "write to the disk", errno);
 }
@@ -297,10 +306,8 @@ cr_status cr_fs_mkdirs(const char *path) {
 }
 
 cr_status cr_fs_mkdirs_of(const char *path) {
-    char        folder[CR_PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    if (!slash || slash == path) return CR_OK;
-    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    char folder[CR_PATH_MAX];
+    cr_path_folder(folder, path);
     return cr_fs_mkdirs(folder);
 }
 

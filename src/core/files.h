@@ -17,6 +17,10 @@ enum { CR_PATH_MAX = 4096 };
 
 /* The length of a path without slashes at its end; that of "/" is 1. */
 size_t cr_path_length(const char *path);
+/* The part of a path behind its last slash. */
+const char *cr_path_name(const char *path);
+/* Writes the path of the folder that holds `path`: "." for a path without a slash. */
+void cr_path_folder(char out[CR_PATH_MAX], const char *path);
 /* Writes dir + "/" + the formatted name to `out`. CR_ERR_IO if the path exceeds CR_PATH_MAX. */
 CR_MUST cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) CR_PRINTF(3, 4);
 /* Writes the path of a file in the user's cache folder: $VARIABLE/NAME, $XDG_CACHE_HOME/APP/NAME or ~/.cache/APP/NAME,

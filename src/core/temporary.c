@@ -14,19 +14,6 @@ enum { ATTEMPTS = 100 };
 
 /* ---- names ---- */
 
-/* The folder of `path`. */
-static void parent_of(const char *path, char out[CR_PATH_MAX]) {
-    const char *slash = strrchr(path, '/');
-    size_t      used  = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
-    snprintf(out, CR_PATH_MAX, "%.*s", (int)used, path);
-    if (!used) snprintf(out, CR_PATH_MAX, ".");
-}
-
-static const char *base_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Returns whether `name` is BASE.tmp.PID or BASE.tmp.PID.ATTEMPT. */
 static bool is_temporary_of(const char *name, const char *base) {
     static const char middle[] = ".tmp.";
@@ -63,10 +50,10 @@ static bool lock_new(int fd) {
 
 static void remove_leftovers(const char *target, bool folder) {
     char parent[CR_PATH_MAX], path[CR_PATH_MAX];
-    parent_of(target, parent);
+    cr_path_folder(parent, target);
     DIR *dir = opendir(parent);
     for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (!is_temporary_of(e->d_name, base_of(target))) continue;
+        if (!is_temporary_of(e->d_name, cr_path_name(target))) continue;
         if (snprintf(path, sizeof path, "%s/%s", parent, e->d_name) >= (int)sizeof path) continue;
         const int fd = open_existing(path, folder);
         if (fd < 0) continue;
@@ -143,7 +130,7 @@ static cr_status commit(struct cr_temporary *t) {
     keep_permissions(t);
     if (cr_fs_rename(t->path, t->target) < 0) return cr_fs_refused(t->target, "replace", errno);
     t->path[0] = 0;
-    parent_of(t->target, parent);
+    cr_path_folder(parent, t->target);
     return cr_fs_sync_dir(parent) < 0 ? cr_fs_refused(parent, "write to the disk", errno) : CR_OK;
 }
 

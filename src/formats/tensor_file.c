@@ -117,7 +117,7 @@ cr_status cr_st_open_one(const char *given, struct cr_st_file **out) {
 
 /* One file of several, such as model-00001-of-00002.safetensors, is no network. */
 cr_status cr_st_open_any(const char *given, struct cr_st_file **out) {
-    const char *slash = strrchr(given, '/'), *of = strstr(slash ? slash : given, "-of-");
+    const char *of     = strstr(cr_path_name(given), "-of-");
     char       *ending = NULL;
     const char *number = of;
     const long  shards = of ? strtol(of + strlen("-of-"), &ending, 10) : 1;

@@ -133,7 +133,7 @@ bool cr_pretrained_is_name(const char *name) {
 }
 
 bool cr_pretrained_has_imagenet_classes(const char *path) {
-    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
+    const char *file = cr_path_name(path);
     for (size_t i = 0; i < CR_COUNT(published); i++)
         if (strcmp(file, published[i].file) == 0) return true;
     return false;

@@ -112,9 +112,8 @@ static cr_status check_channels(const struct cr_config *config, const char *fold
 static void describe_published(const char *given, char *out, size_t bytes) {
     struct cr_pretrained entry;
     char                 name[64];
-    const char          *slash = strrchr(given, '/'), *base = slash ? slash + 1 : given;
-    const char          *ending  = strrchr(base, '.');
-    const bool           is_file = slash || (ending && (!strcmp(ending, ".safetensors") || !strncmp(ending, ".pt", 3)));
+    const char          *base = cr_path_name(given), *ending = strrchr(base, '.');
+    const bool is_file = base > given || (ending && (!strcmp(ending, ".safetensors") || !strncmp(ending, ".pt", 3)));
     snprintf(name, sizeof name, "%.*s", ending ? (int)(ending - base) : (int)strlen(base), base);
     if (is_file && cr_pretrained_is_name(name))
         snprintf(out, bytes, "; model.weights=%s downloads the published weights", name);

@@ -47,14 +47,10 @@ static cr_status find_in_folder(const char *path, struct cr_saved_model *out) {
 }
 
 static cr_status find_near_file(const char *path, struct cr_saved_model *out) {
-    const char *slash = strrchr(path, '/');
-    char       *folder;
-    CR_TRY(copy(slash ? path : ".", &folder));
-    if (slash) folder[slash == path ? 1 : slash - path] = 0;
-    cr_status status = join(folder, "config.ini", &out->config);
-    cr_free(folder);
-    if (status == CR_OK) status = copy(path, &out->weights);
-    return status;
+    char folder[CR_PATH_MAX];
+    cr_path_folder(folder, path);
+    CR_TRY(join(folder, "config.ini", &out->config));
+    return copy(path, &out->weights);
 }
 
 static cr_status find_published(const char *name, const char *config, struct cr_saved_model *out) {
@@ -77,8 +73,7 @@ static cr_status find(const char *path, const char *config, struct cr_saved_mode
         return copy(config, &out->config);
     }
     if (cr_fs_is_file(out->config)) return CR_OK;
-    const char *dot = strrchr(path, '.');
-    if (dot && strcmp(dot, ".ini") == 0)
+    if (cr_ends_with(path, ".ini"))
         return CR_FAIL(CR_ERR_CONFIG, "%s: is a configuration file; a trained network is its run folder", path);
     return CR_FAIL(CR_ERR_CONFIG, "%s: does not exist: %s needs the configuration of its network", out->config, path);
 }
@@ -143,13 +138,11 @@ out:
 }
 
 cr_status cr_saved_model_path_beside(const char *weights, const char *name, char *path) {
-    char *model;
+    char *model, folder[CR_PATH_MAX];
     CR_TRY(cr_ckpt_model_path(weights, &model));
-    char *slash = strrchr(model, '/');
-    if (slash) *slash = 0;
-    const cr_status status = cr_path_join(path, slash ? model : ".", "%s", name);
+    cr_path_folder(folder, model);
     cr_free(model);
-    return status;
+    return cr_path_join(path, folder, "%s", name);
 }
 
 /* Reads the file `name` next to the weights into *text, which the caller frees; without the file *text is NULL. */

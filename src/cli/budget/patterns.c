@@ -15,13 +15,12 @@ enum { CHOICES_MAX = 2 + CR_COUNT(weights_grid) + CR_COUNT(two_four_grid) + CR_C
 static cr_status add_layer(const struct cr_budget_source *s, struct cr_budget_layers *layers, int param) {
     const struct cr_param  *q      = &s->session.model.store.param[param];
     struct cr_budget_layer *l      = &layers->at[layers->count];
-    const size_t            length = strlen(q->name), suffix = strlen(".weight");
-    const bool              usual = length > suffix && strcmp(q->name + length - suffix, ".weight") == 0;
-    l->param                      = param;
-    l->tensor                     = cr_tensor_store_find(&s->program, CR_BUFFER_VALUE, param);
-    l->use.chosen                 = CR_NONE;
-    l->weight                     = q->name;
-    l->name = cr_arena_printf(&layers->arena, "%.*s", (int)(usual ? length - suffix : length), q->name);
+    const size_t            length = strlen(q->name), suffix = cr_ends_with(q->name, ".weight") ? strlen(".weight") : 0;
+    l->param      = param;
+    l->tensor     = cr_tensor_store_find(&s->program, CR_BUFFER_VALUE, param);
+    l->use.chosen = CR_NONE;
+    l->weight     = q->name;
+    l->name       = cr_arena_printf(&layers->arena, "%.*s", (int)(length - suffix), q->name);
     if (!l->name) return CR_NO_MEMORY(length);
     CR_ASSERT(l->tensor != CR_NONE);
     layers->count++;

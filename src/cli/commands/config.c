@@ -22,11 +22,9 @@ static cr_status read_names(const char *folder, char names[FILES_MAX][NAME_BYTES
     DIR *dir = opendir(folder);
     if (!dir) return cr_fs_refused(folder, "open", errno);
     *count = 0;
-    for (const struct dirent *entry; *count < FILES_MAX && (entry = readdir(dir));) {
-        const char *dot = strrchr(entry->d_name, '.');
-        if (dot && strcmp(dot, ".ini") == 0)
+    for (const struct dirent *entry; *count < FILES_MAX && (entry = readdir(dir));)
+        if (cr_ends_with(entry->d_name, ".ini"))
             snprintf(names[(*count)++], NAME_BYTES, "%.*s", NAME_BYTES - 1, entry->d_name);
-    }
     closedir(dir);
     qsort(names, *count, NAME_BYTES, compare_names);
     return CR_OK;

@@ -269,8 +269,7 @@ static void verify_file(const char *path, struct verification *v) {
 /* Returns whether the path is a configuration, a run, or a folder of images; otherwise it is a packed file or a folder
  * of them. */
 static bool is_data_set(const char *path) {
-    const char *dot = strrchr(path, '.');
-    if (!cr_fs_is_dir(path)) return dot && strcmp(dot, ".ini") == 0;
+    if (!cr_fs_is_dir(path)) return cr_ends_with(path, ".ini");
     return !cr_fs_has_file(path, CR_PACK_TRAIN_NAME) && !cr_fs_has_file(path, CR_PACK_VAL_NAME);
 }
 

@@ -123,11 +123,9 @@ enum format { SAFETENSORS, ONNX, PYTORCH };
 /* The format that the ending of a file name means; SAFETENSORS for all other endings. */
 static enum format format_of(const char *file) {
     static const char *const pytorch[] = {".pth", ".pt", ".bin", ".ckpt", ".tar"};
-    const char              *dot       = strrchr(file, '.');
-    if (!dot || strchr(dot, '/')) return SAFETENSORS;
     for (size_t i = 0; i < CR_COUNT(pytorch); i++)
-        if (strcmp(dot, pytorch[i]) == 0) return PYTORCH;
-    return strcmp(dot, ".onnx") == 0 ? ONNX : SAFETENSORS;
+        if (cr_ends_with(file, pytorch[i])) return PYTORCH;
+    return cr_ends_with(file, ".onnx") ? ONNX : SAFETENSORS;
 }
 
 /* Checks the options, and sets *file and *onnx to the file to write and its format. */

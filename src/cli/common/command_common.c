@@ -46,22 +46,19 @@ static cr_status find_in_folder(const struct cr_args *args, const char *given, s
 
 static bool is_weights(const char *path) {
     static const char *const endings[] = {".safetensors", ".safetensors.index.json", ".pth", ".pt", ".onnx"};
-    const size_t             length    = strlen(path);
-    for (size_t i = 0; i < CR_COUNT(endings); i++) {
-        const size_t tail = strlen(endings[i]);
-        if (length > tail && strcmp(path + length - tail, endings[i]) == 0) return true;
-    }
+    for (size_t i = 0; i < CR_COUNT(endings); i++)
+        if (cr_ends_with(path, endings[i])) return true;
     return false;
 }
 
 /* model.safetensors or ema.safetensors of a checkpoint: config.ini in the same folder describes the network. */
 static cr_status find_weights(const char *given, struct cr_cmd_source *out) {
     struct cr_st_file *file;
-    const char        *slash = strrchr(given, '/');
-    out->folder              = cr_strdup(slash ? given : ".");
-    out->weights             = cr_strdup(given);
+    char               folder[CR_PATH_MAX];
+    cr_path_folder(folder, given);
+    out->folder  = cr_strdup(folder);
+    out->weights = cr_strdup(given);
     if (!out->folder || !out->weights) return CR_NO_MEMORY(strlen(given));
-    if (slash) out->folder[slash == given ? 1 : slash - given] = 0;
     CR_TRY(copy_path(out->folder, "config.ini", &out->config));
     if (cr_fs_is_file(out->config)) return CR_OK;
     CR_TRY(cr_st_open_any(given, &file)); /* what is no file of weights needs no configuration */

@@ -96,9 +96,8 @@ static cr_status find_output(const struct cr_args *args, const char *file, enum 
 
 /* Whether a file can be created in the folder of `path`; the file itself may be missing. */
 static cr_status check_folder(const char *path) {
-    char        folder[CR_PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    char folder[CR_PATH_MAX];
+    cr_path_folder(folder, path);
     return access(folder, W_OK | X_OK) < 0 ? cr_fs_refused(path, "create", errno) : CR_OK;
 }
 

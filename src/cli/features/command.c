@@ -64,7 +64,7 @@ static cr_status name_outputs(const struct cr_args *args, struct features *f) {
     const char              *file             = args->value[CR_OPT_ARRAYS];
     const size_t             length           = file ? strlen(file) : 0;
     if (!file) return cr_args_fail(args, "no output given: give -o FILE.npy");
-    if (length < 5 || strcmp(file + length - 4, ".npy") != 0)
+    if (length < 5 || !cr_ends_with(file, ".npy"))
         return cr_args_fail(args, "-o %s: the name must end with .npy; the logits get .logits.npy, the names .csv",
                             file);
     for (int i = 0; i < OUTPUTS; i++) {

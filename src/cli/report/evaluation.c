@@ -232,7 +232,7 @@ static cr_status add_top_loss(const struct view *v, int index, struct cr_text *o
     add_probability(out, "true", name_of(v, one->label), one->label_probability);
     add_probability(out, "predicted", name_of(v, one->predicted), one->probability);
     cr_text_add(out, "</table><small>");
-    cr_page_escape(out, strrchr(name, '/') ? strrchr(name, '/') + 1 : name);
+    cr_page_escape(out, cr_path_name(name));
     cr_text_add(out, "</small></figcaption></figure>\n");
     return CR_OK;
 }

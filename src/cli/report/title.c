@@ -1,5 +1,6 @@
 /* cli/report/title.c: what a run is: its network, data, date and duration, its best evaluation. */
 #include "cli/report/report.h"
+#include "core/files.h"
 
 #include <limits.h>
 #include <math.h>
@@ -127,6 +128,6 @@ void cr_report_when(const struct cr_report_run *run, struct cr_text *out) {
 
 void cr_report_name(const struct cr_report_run *run, char *name, size_t size) {
     char        real[PATH_MAX];
-    const char *last = realpath(run->dir, real) ? strrchr(real, '/') + 1 : run->dir;
+    const char *last = realpath(run->dir, real) ? cr_path_name(real) : run->dir;
     snprintf(name, size, "%s", *last ? last : run->dir);
 }

@@ -31,11 +31,6 @@ struct calibrator {
 
 /* ---- what to observe ---- */
 
-static bool has_suffix(const char *name, const char *suffix) {
-    const size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
-
 /* The tensor whose scale this is: "PATH.scale" belongs to "PATH.y", "input.scale" also to images in f32. */
 static int tensor_of(const struct cr_program *p, const char *scale) {
     char      name[256];
@@ -59,7 +54,7 @@ static cr_status find_tensors(struct calibrator *c) {
     CR_ALLOC(c->at, (size_t)store->params);
     for (int i = 0; i < store->params; i++) {
         const char *name = store->param[i].name;
-        if (store->param[i].role != CR_ROLE_SCALE || !has_suffix(name, ".scale")) continue;
+        if (store->param[i].role != CR_ROLE_SCALE || !cr_ends_with(name, ".scale")) continue;
         struct observed *o = &c->at[c->count++];
         o->param           = i;
         o->tensor          = tensor_of(p, name);
@@ -140,7 +135,7 @@ static cr_status filter_scales(struct calibrator *c, struct cr_calibration *out)
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         char                   name[256];
-        if (q->role != CR_ROLE_SCALE || !has_suffix(q->name, ".weight_scale")) continue;
+        if (q->role != CR_ROLE_SCALE || !cr_ends_with(q->name, ".weight_scale")) continue;
         snprintf(name, sizeof name, "%.*s", (int)(strlen(q->name) - strlen("_scale")), q->name);
         const struct cr_param *w     = &store->param[cr_param_store_find(store, name)];
         float                 *scale = add_scale(out, q);

@@ -83,10 +83,9 @@ static cr_status all_but(const struct cr_layer_cost *costs, int count, int one, 
 static int find_layers(const struct cr_calibration *calibration, struct cr_arena *arena, struct cr_layer_cost *costs) {
     int count = 0;
     for (int i = 0; i < calibration->count; i++) {
-        const char  *name   = calibration->at[i].name;
-        const size_t length = strlen(name), suffix = strlen(".weight_scale");
-        if (length <= suffix || strcmp(name + length - suffix, ".weight_scale") != 0) continue;
-        costs[count].layer = cr_arena_printf(arena, "%.*s", (int)(length - suffix), name);
+        const char *name = calibration->at[i].name;
+        if (!cr_ends_with(name, ".weight_scale")) continue;
+        costs[count].layer = cr_arena_printf(arena, "%.*s", (int)(strlen(name) - strlen(".weight_scale")), name);
         if (!costs[count++].layer) return -1;
     }
     return count;

@@ -55,8 +55,7 @@ void cr_reject_free(struct cr_reject *r) {
 
 /* The path of the file for these weights. */
 static cr_status path_of(const char *weights, char *path) {
-    const char *slash = strrchr(weights, '/');
-    const bool  ema   = strcmp(slash ? slash + 1 : weights, "ema.safetensors") == 0;
+    const bool ema = strcmp(cr_path_name(weights), "ema.safetensors") == 0;
     return cr_saved_model_path_beside(weights, ema ? "reject-ema.safetensors" : "reject.safetensors", path);
 }
 

@@ -53,9 +53,9 @@ static cr_status add_record(struct index *x, const char *folder, const struct cr
     cr_text_add_bytes(&x->names, folder, strlen(folder));
     cr_text_add_bytes(&x->names, m->path, strlen(m->path) + 1);
     if (x->names.failed) return CR_NO_MEMORY(x->names.capacity * 2);
-    const char *name = x->names.data + r.name, *slash = strrchr(name, '/');
+    const char *name = x->names.data + r.name;
     if (strlen(name) >= PATH_MAX) return CR_FAIL(CR_ERR_FORMAT, "%s: a name is too long: %.200s", x->shard->path, name);
-    r.key                 = (uint32_t)(strchr(slash ? slash : name, '.') - name);
+    r.key                 = (uint32_t)(strchr(cr_path_name(name), '.') - name);
     x->record[x->count++] = r;
     return CR_OK;
 }
@@ -70,7 +70,7 @@ static const char *val_label(const struct cr_tar_val_labels *list, const char *b
 /* Members of other kinds, and hidden files, are no parts of samples. `inner` names the archive inside the archive that
  * holds this member; NULL: none. */
 static cr_status add_member(struct index *x, const struct cr_tar_member *m, const char *inner) {
-    const char *slash = strrchr(m->path, '/'), *base = slash ? slash + 1 : m->path, *dot = strchr(base, '.');
+    const char *base = cr_path_name(m->path), *dot = strchr(base, '.');
     char        folder[PATH_MAX + 1] = "";
     if (!dot || dot == base) return CR_OK;
     if (inner) snprintf(folder, sizeof folder, "%s/", inner);
@@ -86,9 +86,8 @@ static cr_status read_members(struct index *x, uint64_t begin, uint64_t end, con
 
 /* An archive NAME.tar inside the archive, as in ImageNet's training archive, holds the images of the class NAME. */
 static cr_status read_inner(struct index *x, const struct cr_tar_member *m) {
-    const char *slash = strrchr(m->path, '/'), *base = slash ? slash + 1 : m->path;
-    char        name[NAME_MAX + 1];
-    if (snprintf(name, sizeof name, "%s", base) >= (int)sizeof name)
+    char name[NAME_MAX + 1];
+    if (snprintf(name, sizeof name, "%s", cr_path_name(m->path)) >= (int)sizeof name)
         return CR_FAIL(CR_ERR_FORMAT, "%s: the name of the archive in it is too long: %.200s", x->shard->path, m->path);
     name[strlen(name) - 4] = 0;
     return read_members(x, m->offset, m->offset + m->bytes, name);

@@ -137,7 +137,7 @@ static int find_part(const char *name, size_t length, const char *const *names) 
 /* The same for a path: its last part, or with `folders` the folder of the file. */
 static int find_split(const char *path, bool folders, const char *const *names) {
     const char *slash = strrchr(path, '/'), *folder = slash;
-    const int   found = find_part(slash ? slash + 1 : path, strlen(slash ? slash + 1 : path), names);
+    const int   found = find_part(cr_path_name(path), strlen(cr_path_name(path)), names);
     if (found >= 0 || !folders || !slash) return found;
     while (folder > path && folder[-1] != '/') folder--;
     return find_part(folder, (size_t)(slash - folder), names);
