@@ -327,3 +327,12 @@ cr_status cr_config_change(const struct cr_config **config, unsigned reset, cons
     *config = changed;
     return CR_OK;
 }
+
+cr_status cr_config_set(const struct cr_config **config, const char *dotted, const char *value) {
+    struct cr_text change = {0};
+    cr_text_add(&change, "%s=%s", dotted, value);
+    const cr_status status =
+        change.failed ? CR_NO_MEMORY(change.length) : cr_config_change(config, 0, CR_CHANGES(change.data));
+    cr_text_free(&change);
+    return status;
+}

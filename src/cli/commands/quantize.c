@@ -73,23 +73,12 @@ static cr_status evaluate_float(struct quantization *q) {
     return status;
 }
 
-/* q->int8: the configuration of the quantised network. */
-static cr_status derive_int8(struct quantization *q) {
-    struct cr_text keep = {0};
-    cr_config_close(q->int8);
-    q->int8 = NULL;
-    cr_text_add(&keep, "quant.keep=%s", q->keep.data ? q->keep.data : "");
-    const cr_status status = keep.failed
-                                 ? CR_NO_MEMORY(keep.length)
-                                 : cr_config_derive(&q->int8, q->config, 0, CR_CHANGES("quant.type=int8", keep.data));
-    cr_text_free(&keep);
-    return status;
-}
-
 /* Opens the quantised network with the layers of q->keep in floating point and evaluates it. */
 static cr_status evaluate_int8(struct quantization *q) {
     cr_session_close(&q->session);
-    CR_TRY(derive_int8(q));
+    cr_config_close(q->int8);
+    CR_TRY(cr_config_derive(&q->int8, q->config, 0, CR_CHANGES("quant.type=int8")));
+    CR_TRY(cr_config_set(&q->int8, "quant.keep", q->keep.data ? q->keep.data : ""));
     CR_TRY(cr_quantized_open(q->int8, &q->calibration, cr_dataset_classes(q->val), &q->session));
     return cr_session_evaluate(&q->session, q->val, NULL, &q->scores_int8);
 }

@@ -160,12 +160,11 @@ static cr_status check_trained(const struct cr_args *args, const struct cr_confi
 
 /* Resolves model.weights for the commands that use trained weights. */
 static cr_status choose_weights(const struct cr_args *args, const struct cr_config **config) {
-    char path[CR_PATH_MAX], change[CR_PATH_MAX + 16];
+    char path[CR_PATH_MAX];
     if (!cr_cli_option_belongs(CR_OPT_EMA, args->command)) return CR_OK;
     CR_TRY(check_trained(args, *config));
     CR_TRY(cr_cmd_weights_choose(args, (*config)->model.weights, path));
-    snprintf(change, sizeof change, "model.weights=%s", path);
-    return cr_config_change(config, 0, CR_CHANGES(change));
+    return cr_config_set(config, "model.weights", path);
 }
 
 cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,

@@ -2,8 +2,6 @@
 #include "cli/compress/compress.h"
 #include "data/data.h"
 
-#include <stdio.h>
-
 #define BATCH "train.batch=64" /* with train.batch = auto */
 
 struct job {
@@ -31,9 +29,7 @@ static cr_status save(struct job *j, int classes, const char *from, const char *
         .eval = true, .execute = true, .masks = true, .eval_batch = 1, .classes = classes};
     const struct cr_config *local = NULL;
     struct cr_cmd_names     names = {0};
-    char                    output[CR_PATH_MAX + 16];
     cr_status               status;
-    snprintf(output, sizeof output, "train.output=%s", to);
     CR_TRY_OUT(cr_config_derive(&local, j->stored, 0, CR_CHANGES(CR_CMD_ON_CPU)));
     CR_TRY_OUT(cr_session_open(local, &options, &j->plain));
     CR_TRY_OUT(cr_session_init(&j->plain));
@@ -41,7 +37,8 @@ static cr_status save(struct job *j, int classes, const char *from, const char *
     if (j->running) CR_TRY_OUT(cr_state_buffer_put(&j->plain, CR_BUFFER_RUNNING, j->running));
     CR_TRY_OUT(cr_state_ema_start(&j->plain));
     CR_TRY_OUT(cr_prune_name_classes(from, classes, &names));
-    CR_TRY_OUT(cr_config_change(&j->stored, 0, CR_CHANGES(output, "model.weights=")));
+    CR_TRY_OUT(cr_config_set(&j->stored, "train.output", to));
+    CR_TRY_OUT(cr_config_set(&j->stored, "model.weights", ""));
     CR_TRY_OUT(cr_prune_save(&j->plain, j->stored, &names));
 out:
     cr_session_close(&j->plain);
@@ -51,13 +48,13 @@ out:
 }
 
 static cr_status open_config(const struct cr_compress *c, const char *folder, struct job *j) {
-    char ini[CR_PATH_MAX], weights[CR_PATH_MAX + 16];
+    char ini[CR_PATH_MAX];
     CR_TRY(cr_path_join(ini, folder, "last/config.ini"));
     CR_TRY(cr_config_open_stored(&j->stored, ini, c->args->override, c->args->overrides));
-    snprintf(weights, sizeof weights, "model.weights=%s", folder);
     CR_TRY(cr_config_derive(&j->config, j->stored, CR_DECIDES_UPDATE,
-                            CR_CHANGES(weights, "train.precision=fp32", "train.accumulate=1", "quant.type=none",
+                            CR_CHANGES("train.precision=fp32", "train.accumulate=1", "quant.type=none",
                                        "distill.teacher=", "prune.sparsity=0")));
+    CR_TRY(cr_config_set(&j->config, "model.weights", folder));
     if (j->config->train.batch == 0) CR_TRY(cr_config_change(&j->config, 0, CR_CHANGES(BATCH)));
     return CR_OK;
 }

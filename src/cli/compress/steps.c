@@ -90,13 +90,13 @@ static cr_status run_budget(struct cr_compress *c, struct cr_compress_try *t, co
     const struct cr_config  *config;
     struct cr_text           text        = {0};
     bool                     unreachable = false;
-    char                     output[CR_PATH_MAX + 16];
+    cr_status                status;
     request.speedup     = t->speedup;
     request.unreachable = &unreachable;
-    snprintf(output, sizeof output, "train.output=%s", folder);
-    CR_TRY(cr_config_derive(&config, c->config, 0, (const char *const[]){output, "quant.type=int8"}, c->int8 ? 2 : 1));
+    CR_TRY(cr_config_derive(&config, c->config, 0, (const char *const[]){"quant.type=int8"}, c->int8));
     if (cr_fs_is_dir(folder)) (void)cr_fs_remove_tree(folder);
-    cr_status status = cr_prune_to_budget(config, &request, true, &text);
+    status = cr_config_set(&config, "train.output", folder);
+    if (status == CR_OK) status = cr_prune_to_budget(config, &request, true, &text);
     cr_config_close(config);
     if (status != CR_OK && unreachable) {
         struct cr_json_writer w = cr_json_open_line(&text);

@@ -281,19 +281,17 @@ static cr_status train_again(struct cr_finetune *f, const struct cr_training_cha
 static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
     struct cr_training_changes changes = {0};
     const struct cr_config    *config;
-    char                       output[CR_PATH_MAX + 16];
     if (!cr_finetune_is_own(f->ini))
         return CR_FAIL(CR_ERR_CONFIG,
                        "%s: exists, and was not written by cresnet finetune: choose another run with "
                        "-o DIR",
                        f->ini);
-    snprintf(output, sizeof output, "train.output=%s", f->run);
     CR_TRY(cr_config_open(&config, f->ini, f->args->override, f->args->overrides));
     cr_status status = CR_OK;
     if (!cr_fs_is_same(config->data.root, f->root))
         CR_FAIL_OUT(CR_ERR_CONFIG, "%s: is a run on the images in %s: choose another run with -o DIR", f->ini,
                     config->data.root);
-    CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES(output)));
+    CR_TRY_OUT(cr_config_set(&config, "train.output", f->run));
     CR_TRY_OUT(cr_training_compare(config, f->run, &changes));
     if (f->number == 1) warn_of_choices(f, config);
     say_changes(&changes);

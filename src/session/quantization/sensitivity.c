@@ -48,18 +48,15 @@ out:
 static cr_status logits_of(const struct comparison *c, enum cr_quant_type type, const char *keep, float *out) {
     const struct cr_config *config;
     struct cr_session       session = {0};
-    struct cr_text          kept    = {0};
     char                    type_key[40], batch_key[40];
+    cr_status               status;
     snprintf(type_key, sizeof type_key, "quant.type=%s", cr_word_quant_type(type));
     snprintf(batch_key, sizeof batch_key, "train.eval_batch=%" PRId64, CR_MIN(c->images, 16));
-    cr_text_add(&kept, "quant.keep=%s", keep);
-    cr_status status = kept.failed
-                           ? CR_NO_MEMORY(strlen(keep))
-                           : cr_config_derive(&config, c->config, 0, CR_CHANGES(type_key, kept.data, batch_key));
-    cr_text_free(&kept);
-    CR_TRY(status);
-    status = cr_quantized_open(config, c->calibration, c->classes, &session);
-    if (status == CR_OK) status = read_logits(c, &session, out);
+    CR_TRY(cr_config_derive(&config, c->config, 0, CR_CHANGES(type_key, batch_key)));
+    CR_TRY_OUT(cr_config_set(&config, "quant.keep", keep));
+    CR_TRY_OUT(cr_quantized_open(config, c->calibration, c->classes, &session));
+    CR_TRY_OUT(read_logits(c, &session, out));
+out:
     cr_session_close(&session);
     cr_config_close(config);
     return status;
