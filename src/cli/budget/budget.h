@@ -1,4 +1,5 @@
-/* cli/budget/budget.h: cresnet prune with a budget of time for all patterns together: the parts.
+/* cli/budget/budget.h: cresnet prune with a budget of time for all patterns together, or one of multiply-adds: the
+ * parts.
  *
  *   source.c     the network to be pruned, on the host: groups of channels, importance, weights
  *   clock.c      the time of an op and a program on the device
@@ -10,7 +11,8 @@
  *   candidate.c  the smaller network of a choice, its masks and its predicted time
  *   choose.c     the choice whose predicted time meets the target
  *   output.c     the table and the JSON line
- *   command.c    the command
+ *   command.c    the command with a budget of time
+ *   flops.c      the command with a budget of multiply-adds, by channels alone
  *
  * Invariants
  *   - The loss of a layer is the fraction of its squared L2 norm that is removed, whatever the pattern; with other
@@ -35,7 +37,7 @@ enum { CR_BUDGET_OP_LAYERS = 4 };
 
 struct cr_budget_source {
     const struct cr_config  *config; /* for this machine's CPU */
-    struct cr_dataset       *train;  /* with importance = taylor, else NULL */
+    struct cr_dataset       *train;  /* with importance = taylor or --recalibrate, else NULL */
     struct cr_session        session;
     struct cr_program        program; /* evaluation of one image, before compiler passes */
     struct cr_channel_groups groups;
@@ -46,9 +48,17 @@ struct cr_budget_source {
     struct cr_state_buffers  buffers;
     float                   *running;
 };
-/* Loads the network and ranks its channels. With `channels` false every group keeps its width. The caller closes the
- * source, also after a failure. */
-CR_MUST cr_status cr_budget_source_open(const struct cr_config *config, bool channels, struct cr_budget_source *source);
+/* Loads the network and ranks its channels. With request->channels false every group keeps its width. The session can
+ * train with importance = taylor, and for a budget of multiply-adds with --recalibrate. The caller closes the source,
+ * also after a failure. */
+CR_MUST cr_status cr_budget_source_open(const struct cr_config *config, const struct cr_budget_request *request,
+                                        struct cr_budget_source *source);
+/* Opens a session with masks and initial weights; with `train` (may be NULL) it can train. The caller closes it, also
+ * after a failure. */
+CR_MUST cr_status cr_budget_session_open(const struct cr_config *config, int classes, const struct cr_dataset *train,
+                                         struct cr_session *session);
+/* Adds the value of model.channels of the network with the present widths. CR_ERR_CONFIG: it is too long. */
+CR_MUST cr_status cr_budget_channels(struct cr_budget_source *source, struct cr_text *out);
 /* Allows each group at most `most` widths. */
 CR_MUST cr_status cr_budget_source_levels(struct cr_budget_source *source, const struct cr_multiples *multiples,
                                           int most);
@@ -69,9 +79,6 @@ struct cr_budget_clock {
 /* Opens the device and compiles the network. The caller closes the clock, also after a failure. */
 CR_MUST cr_status cr_budget_clock_open(const struct cr_config *config, int classes, struct cr_budget_clock *clock);
 void              cr_budget_clock_close(struct cr_budget_clock *clock);
-/* A copy of a configuration with these model.channels; the caller closes it. */
-CR_MUST cr_status cr_budget_with_channels(const struct cr_config *config, const char *channels,
-                                          const struct cr_config **out);
 /* Seconds of an op: of the kernel that it gets. *known is false, and the value an estimate, when no kernel accepts the
  * op. */
 CR_MUST cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *program,

@@ -1,14 +1,7 @@
 /* cli/budget/candidate.c: the network of a choice. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
-#include "config/ini.h"
-#include "model/channels.h"
 
 #include <string.h>
-
-static int64_t width_of(void *self, const char *layer) {
-    const struct cr_budget_source *s = self;
-    return cr_shrink_width(&s->shrink, &s->session.model.store, layer);
-}
 
 /* Applies the widths and patterns of the result to source and layers. */
 static void apply(struct cr_budget_source *source, struct cr_budget_layers *layers,
@@ -42,15 +35,12 @@ void cr_budget_candidate_show(struct cr_budget_source *source, struct cr_budget_
 
 /* The keys of the smaller network. */
 static cr_status set_config(struct cr_budget_source *source, struct cr_budget_candidate *c) {
-    const char *why;
-    bool        same = true;
+    bool same = true;
     for (int k = 0; k < source->groups.groups; k++) same &= c->level[k] == 0;
-    if (same) return cr_config_derive(&c->config, source->config, 0, NULL, 0);
-    cr_channels_text(&source->session.model, source->config, width_of, source, &c->channels);
-    if (c->channels.failed) return CR_NO_MEMORY(c->channels.length);
-    if (!cr_ini_can_hold(c->channels.data, &why))
-        return CR_FAIL(CR_ERR_CONFIG, "the network has too many layers: the list of their channels %s", why);
-    return cr_budget_with_channels(source->config, c->channels.data, &c->config);
+    CR_TRY(cr_config_derive(&c->config, source->config, 0, NULL, 0));
+    if (same) return CR_OK;
+    CR_TRY(cr_budget_channels(source, &c->channels));
+    return cr_config_set(&c->config, "model.channels", c->channels.data);
 }
 
 /* Copies the weights that are left, and prunes them. */
@@ -76,7 +66,8 @@ static cr_status predict(struct cr_budget_clock *clock, struct cr_budget_candida
     const struct cr_config *config;
     struct cr_model         model;
     cr_status               status;
-    CR_TRY(cr_budget_with_channels(clock->config, c->config->model.channels, &config));
+    CR_TRY(cr_config_derive(&config, clock->config, 0, NULL, 0));
+    CR_TRY_OUT(cr_config_set(&config, "model.channels", c->config->model.channels));
     CR_TRY_OUT(cr_model_open(config, c->model.classes, c->model.eval_size, c->model.eval_size, &model));
     cr_model_set_real(&model, clock->session.model.real);
     CR_ASSERT(!c->masked || config->quant.type != CR_QUANT_NONE ||

@@ -187,8 +187,9 @@ static cr_status measure(void *self, double *seconds) {
     const struct cr_budget_candidate *p       = &c->present;
     const struct cr_budget_weights    weights = {&p->model.store, p->value, p->running, p->masked ? p->mask : NULL};
     const struct cr_config           *config;
-    CR_TRY(cr_budget_with_channels(c->clock->config, p->config->model.channels, &config));
-    const cr_status status = run(c, config, &weights, seconds);
+    CR_TRY(cr_config_derive(&config, c->clock->config, 0, NULL, 0));
+    cr_status status = cr_config_set(&config, "model.channels", p->config->model.channels);
+    if (status == CR_OK) status = run(c, config, &weights, seconds);
     cr_config_close(config);
     return status;
 }

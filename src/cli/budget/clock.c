@@ -34,15 +34,6 @@ void cr_budget_clock_close(struct cr_budget_clock *clock) {
     cr_config_close(clock->config);
 }
 
-cr_status cr_budget_with_channels(const struct cr_config *config, const char *channels, const struct cr_config **out) {
-    struct cr_text change = {0};
-    cr_text_add(&change, "model.channels=%s", channels);
-    const cr_status status =
-        change.failed ? CR_NO_MEMORY(change.length) : cr_config_derive(out, config, 0, CR_CHANGES(change.data));
-    cr_text_free(&change);
-    return status;
-}
-
 /* ---- ops ---- */
 
 cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *p, const struct cr_op *op,

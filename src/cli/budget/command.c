@@ -1,6 +1,5 @@
 /* cli/budget/command.c: cresnet prune --target-ms, --speedup: prunes to a budget of time. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
-#include "session/saved_model.h"
 
 #include <string.h>
 
@@ -16,7 +15,6 @@ struct job {
     struct cr_budget_problem problem;
     struct cr_budget_outcome outcome;
     struct cr_session        small;
-    struct cr_dataset       *train;        /* with --recalibrate, else NULL */
     int64_t                  recalibrated; /* batches */
 };
 
@@ -62,20 +60,8 @@ static cr_status choose_widths(struct job *j) {
     return CR_OK;
 }
 
-/* With --recalibrate, the training set, before anything else takes time. */
-static cr_status open_data(struct job *j) {
-    const struct cr_config *local;
-    int                     classes;
-    if (!j->request.recalibrate) return CR_OK;
-    CR_TRY(cr_saved_model_classes(j->config, &classes));
-    CR_TRY(cr_config_derive(&local, j->config, 0, NULL, 0));
-    const cr_status status = cr_prune_open_data(&local, j->request.recalibrate, classes, &j->train);
-    cr_config_close(local);
-    return status;
-}
-
 static cr_status choose(struct job *j) {
-    CR_TRY(cr_budget_source_open(j->config, j->request.channels, &j->source));
+    CR_TRY(cr_budget_source_open(j->config, &j->request, &j->source));
     CR_TRY(cr_budget_clock_open(j->config, j->source.session.model.classes, &j->clock));
     CR_TRY(choose_widths(j));
     CR_TRY(cr_budget_patterns(&j->source, &j->clock, &j->request, &j->layers));
@@ -101,39 +87,25 @@ out:
 }
 
 static cr_status save(struct job *j) {
-    const struct cr_session_options options  = {.train      = j->train != NULL,
-                                                .train_data = j->train,
-                                                .eval       = true,
-                                                .execute    = true,
-                                                .masks      = true,
-                                                .eval_batch = 1,
-                                                .classes    = j->source.session.model.classes};
-    struct cr_dataset              *again    = NULL;
-    struct cr_budget_candidate     *best     = &j->outcome.best;
-    struct cr_cmd_names             names    = {0};
-    const struct cr_config         *saved    = NULL;
-    struct cr_text                  channels = {0}, weights = {0};
-    cr_status                       status;
-    if (j->train) CR_TRY_OUT(cr_prune_open_data(&best->config, j->request.recalibrate, options.classes, &again));
+    const struct cr_dataset    *train   = j->request.recalibrate ? j->source.train : NULL;
+    const int                   classes = j->source.session.model.classes;
+    struct cr_budget_candidate *best    = &j->outcome.best;
+    struct cr_cmd_names         names   = {0};
+    const struct cr_config     *saved   = NULL;
+    cr_status                   status;
     CR_TRY_OUT(cr_config_change(&best->config, 0, CR_CHANGES("model.weights=")));
-    CR_TRY_OUT(cr_session_open(best->config, &options, &j->small));
-    CR_TRY_OUT(cr_session_init(&j->small));
+    CR_TRY_OUT(cr_budget_session_open(best->config, classes, train, &j->small));
     CR_TRY_OUT(put_weights(&j->small, best));
-    CR_TRY_OUT(cr_prune_recalibrate(&j->small, j->train, j->request.recalibrate, &j->recalibrated));
+    CR_TRY_OUT(cr_prune_recalibrate(&j->small, train, j->request.recalibrate, &j->recalibrated));
     CR_TRY_OUT(cr_state_ema_start(&j->small));
-    CR_TRY_OUT(cr_prune_name_classes(j->config->model.weights, options.classes, &names));
-    cr_text_add(&channels, "model.channels=%s", best->config->model.channels);
-    cr_text_add(&weights, "model.weights=%s", *best->config->model.channels ? "" : j->config->model.weights);
-    if (channels.failed || weights.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
-    CR_TRY_OUT(cr_config_derive(&saved, j->config, 0,
-                                CR_CHANGES(channels.data, weights.data /* none for another shape */, "quant.type=none",
-                                           "prune.pattern=unstructured")));
+    CR_TRY_OUT(cr_prune_name_classes(j->config->model.weights, classes, &names));
+    CR_TRY_OUT(cr_config_derive(&saved, j->config, 0, CR_CHANGES("quant.type=none", "prune.pattern=unstructured")));
+    CR_TRY_OUT(cr_config_set(&saved, "model.channels", best->config->model.channels));
+    if (*best->config->model.channels) /* the weights have another shape */
+        CR_TRY_OUT(cr_config_set(&saved, "model.weights", ""));
     CR_TRY_OUT(cr_prune_save(&j->small, saved, &names));
 out:
-    cr_text_free(&channels);
-    cr_text_free(&weights);
     cr_config_close(saved);
-    cr_dataset_close(again);
     cr_arena_free(&names.arena);
     return status;
 }
@@ -146,7 +118,6 @@ static void close_job(struct job *j) {
     cr_budget_axes_close(&j->axes);
     cr_budget_layers_close(&j->layers);
     cr_session_close(&j->small);
-    cr_dataset_close(j->train);
     cr_budget_clock_close(&j->clock);
     cr_budget_source_close(&j->source);
 }
@@ -170,7 +141,6 @@ cr_status cr_prune_to_budget(const struct cr_config *config, const struct cr_bud
     struct job j = {.config = config, .request = *request};
     cr_status  status;
     CR_TRY(check(&j));
-    CR_TRY_OUT(open_data(&j));
     CR_TRY_OUT(choose(&j));
     CR_TRY_OUT(save(&j));
     const struct cr_budget_report report = {config,    &j.request, &j.source,     &j.clock,

@@ -1,35 +1,20 @@
 /* cli/budget/source.c: the network to be pruned. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
+#include "config/ini.h"
+#include "model/channels.h"
 #include "session/saved_model.h"
 
-#define TAYLOR_BATCH "train.batch=32" /* with train.batch = auto */
-
-static cr_status open_session(struct cr_budget_source *s, int classes) {
-    const struct cr_session_options options = {.train      = s->train != NULL,
-                                               .train_data = s->train,
+cr_status cr_budget_session_open(const struct cr_config *config, int classes, const struct cr_dataset *train,
+                                 struct cr_session *session) {
+    const struct cr_session_options options = {.train      = train,
+                                               .train_data = train,
                                                .eval       = true,
                                                .execute    = true,
                                                .masks      = true,
                                                .eval_batch = 1,
                                                .classes    = classes};
-    CR_TRY(cr_session_open(s->config, &options, &s->session));
-    CR_TRY(cr_session_init(&s->session));
-    return cr_session_load_weights(&s->session, s->config->model.weights, true);
-}
-
-/* Opens the training set for importance = taylor. */
-static cr_status open_data(struct cr_budget_source *s, int classes) {
-    const bool taylor = s->config->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR;
-    if (!taylor || s->config->train.batch == 0)
-        CR_TRY(cr_config_change(&s->config, 0, CR_CHANGES(taylor ? TAYLOR_BATCH : "train.batch=1")));
-    if (!taylor) return CR_OK;
-    CR_TRY(cr_dataset_open(s->config, CR_SPLIT_TRAIN, &s->train));
-    if (cr_dataset_classes(s->train) == classes)
-        return cr_saved_model_number_classes(s->config, s->train, true, CR_CMD_GRADIENTS_BY_NUMBER);
-    return cr_config_fail(s->config, "data.kind",
-                          "the dataset has %d classes, the network %d: --importance taylor needs the data that the "
-                          "network was trained with",
-                          cr_dataset_classes(s->train), classes);
+    CR_TRY(cr_session_open(config, &options, session));
+    return cr_session_init(session);
 }
 
 static cr_status add_taylor(void *self, const float *grad) {
@@ -37,23 +22,25 @@ static cr_status add_taylor(void *self, const float *grad) {
     return cr_shrink_add_taylor(&s->groups, s->buffers.value, grad, s->taylor);
 }
 
-cr_status cr_budget_source_open(const struct cr_config *config, bool channels, struct cr_budget_source *s) {
-    int classes;
-    CR_TRY(cr_config_derive(&s->config, config, CR_DECIDES_UPDATE,
-                            CR_CHANGES(CR_CMD_ON_CPU, "train.accumulate=1", "quant.type=none", "distill.teacher=")));
+cr_status cr_budget_source_open(const struct cr_config *config, const struct cr_budget_request *request,
+                                struct cr_budget_source *s) {
+    const bool taylor = config->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR;
+    int        classes;
+    CR_TRY(cr_config_derive(&s->config, config, CR_DECIDES_UPDATE, CR_CHANGES("quant.type=none")));
     CR_TRY(cr_saved_model_classes(config, &classes));
-    CR_TRY(open_data(s, classes));
-    CR_TRY(open_session(s, classes));
+    CR_TRY(cr_prune_open_data(&s->config, request->recalibrate, classes, &s->train));
+    CR_TRY(cr_budget_session_open(s->config, classes, taylor || request->flops > 0 ? s->train : NULL, &s->session));
+    CR_TRY(cr_session_load_weights(&s->session, config->model.weights, true));
     CR_TRY(cr_model_program(&s->session.model, s->config, CR_PROGRAM_EVAL, 1, &s->program));
     CR_TRY(cr_channel_groups_trace(&s->program, &s->groups));
     CR_TRY(cr_state_buffers_get(&s->session, &s->buffers));
     CR_TRY(cr_state_buffer_copy(&s->session, CR_BUFFER_RUNNING, &s->running));
     CR_ALLOC(s->taylor, (size_t)s->groups.units + 1);
-    if (s->train) CR_TRY(cr_session_gradients(&s->session, s->train, s->config->prune.batches, add_taylor, s));
-    CR_TRY(cr_shrink_open(&s->groups, &s->session.model.store, s->config->prune.importance, s->buffers.value, s->taylor,
+    if (taylor) CR_TRY(cr_session_gradients(&s->session, s->train, config->prune.batches, add_taylor, s));
+    CR_TRY(cr_shrink_open(&s->groups, &s->session.model.store, config->prune.importance, s->buffers.value, s->taylor,
                           &s->shrink));
-    CR_TRY(cr_shrink_keep_exempt(&s->shrink, &s->session.model.store, s->config));
-    for (int k = 0; k < s->groups.groups && !channels; k++) s->shrink.keeps[k] = true;
+    CR_TRY(cr_shrink_keep_exempt(&s->shrink, &s->session.model.store, config));
+    for (int k = 0; k < s->groups.groups && !request->channels; k++) s->shrink.keeps[k] = true;
     return CR_OK;
 }
 
@@ -61,6 +48,20 @@ cr_status cr_budget_source_levels(struct cr_budget_source *s, const struct cr_mu
     cr_widths_free(&s->widths);
     s->multiples = *multiples;
     return cr_widths_open(&s->shrink, multiples, !s->config->prune.multiple, most, &s->widths);
+}
+
+static int64_t width_of(void *self, const char *layer) {
+    const struct cr_budget_source *s = self;
+    return cr_shrink_width(&s->shrink, &s->session.model.store, layer);
+}
+
+cr_status cr_budget_channels(struct cr_budget_source *s, struct cr_text *out) {
+    const char *why;
+    cr_channels_text(&s->session.model, s->config, width_of, s, out);
+    if (out->failed) return CR_NO_MEMORY(out->length);
+    if (!cr_ini_can_hold(out->data, &why))
+        return CR_FAIL(CR_ERR_CONFIG, "the network has too many layers: the list of their channels %s", why);
+    return CR_OK;
 }
 
 void cr_budget_source_close(struct cr_budget_source *s) {

@@ -301,9 +301,7 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
 static cr_status prune(const struct cr_args *args, struct job *job, const struct cr_budget_request *r,
                        struct cr_text *out) {
     const bool json = cr_args_has(args, CR_OPT_JSON);
-    if (r->flops > 0)
-        return cr_prune_channels(job->config, r->flops, cr_args_has(args, CR_OPT_KEEP_SHAPE), job->recalibrate, json,
-                                 out);
+    if (r->flops > 0) return cr_prune_channels(job->config, r, cr_args_has(args, CR_OPT_KEEP_SHAPE), json, out);
     if (cr_prune_by_time(r)) return cr_prune_to_budget(job->config, r, json, out);
     return run(args, job, out);
 }

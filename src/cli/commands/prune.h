@@ -1,5 +1,5 @@
 /* cli/commands/prune.h: the parts of `cresnet prune`: prune.c, masks of a given sparsity; prune_request.c, patterns and
- * targets of the command line; prune_channels.c, --pattern channels --flops; cli/budget/, targets of time. */
+ * targets of the command line; cli/budget/, targets of time and of multiply-adds. */
 #ifndef CR_CMD_PRUNE_H
 #define CR_CMD_PRUNE_H
 
@@ -35,12 +35,11 @@ const char *cr_prune_pattern_key(const struct cr_args *args, char *buffer, size_
 CR_MUST cr_status cr_prune_to_budget(const struct cr_config *config, const struct cr_budget_request *request, bool json,
                                      struct cr_text *out);
 
-/* prune_channels.c: removes channels until the network has `factor` times fewer multiply-adds, writes the checkpoint of
- * the smaller network, and adds a table or a JSON line to *out. keep_shape: writes the network of the given shape, in
- * which these channels are 0. recalibrate: as in cr_prune_recalibrate. CR_ERR_CONFIG when the factor cannot be reached.
- */
-CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, bool keep_shape, int64_t recalibrate,
-                                    bool json, struct cr_text *out);
+/* cli/budget/flops.c: removes channels until the network has request->flops times fewer multiply-adds, writes the
+ * checkpoint of the smaller network, and adds a table or a JSON line to *out. keep_shape: writes the network of the
+ * given shape, in which these channels are 0. CR_ERR_CONFIG when the factor cannot be reached. */
+CR_MUST cr_status cr_prune_channels(const struct cr_config *config, const struct cr_budget_request *request,
+                                    bool keep_shape, bool json, struct cr_text *out);
 
 /* prune.c: changes the copy `local` of the configuration so that a session runs on the CPU in fp32. With importance =
  * taylor or recalibrate > 0, opens the training set, and the session can run cr_session_gradients and
