@@ -197,14 +197,15 @@ static void add_pairs(const struct view *v, struct cr_text *out) {
 /* Adds an image, reduced to IMAGE_SIDE pixels; smaller images keep their size. The style sheet shows it small, and
  * large when its link was followed. */
 static cr_status add_image(struct cr_text *out, const struct cr_image *image, const char *alt) {
-    const double factor = (double)IMAGE_SIDE / CR_MAX(image->width, image->height);
-    if (factor >= 1) return cr_page_image(out, image->rgb, image->width, image->height, alt);
-    const int width = CR_MAX(1, (int)(image->width * factor)), height = CR_MAX(1, (int)(image->height * factor));
-    uint8_t  *rgb;
-    CR_ALLOC(rgb, (size_t)width * (size_t)height * 3);
-    cr_status status = cr_image_resize(image, 0, 0, image->width, image->height, rgb, width, height, false);
-    if (status == CR_OK) status = cr_page_image(out, rgb, width, height, alt);
-    cr_free(rgb);
+    const double    factor = (double)IMAGE_SIDE / CR_MAX(image->width, image->height);
+    struct cr_image small  = {.width  = CR_MAX(1, (int)(image->width * factor)),
+                              .height = CR_MAX(1, (int)(image->height * factor))};
+    if (factor >= 1) return cr_page_image(out, image, alt);
+    CR_ALLOC(small.rgb, (size_t)small.width * (size_t)small.height * 3);
+    cr_status status =
+        cr_image_resize(image, 0, 0, image->width, image->height, small.rgb, small.width, small.height, false);
+    if (status == CR_OK) status = cr_page_image(out, &small, alt);
+    cr_image_free(&small);
     return status;
 }
 

@@ -52,7 +52,7 @@ void cr_page_closed_section(struct cr_text *out, const char *id, const char *hea
 /* Adds an escaped paragraph. */
 void cr_page_note(struct cr_text *out, const char *fmt, ...) CR_PRINTF(2, 3);
 /* Adds an image element with the pixels [height][width][3] embedded as PNG, or as JPEG above 64 pixels. */
-CR_MUST cr_status cr_page_image(struct cr_text *out, const uint8_t *rgb, int width, int height, const char *alt);
+CR_MUST cr_status cr_page_image(struct cr_text *out, const struct cr_image *image, const char *alt);
 /* One line of a bar chart. */
 struct cr_bar {
     const char *name, *text; /* text: to the right of the bar */
