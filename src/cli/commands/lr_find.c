@@ -20,29 +20,22 @@ static cr_status read_options(const struct cr_args *args, struct cr_lr_options *
     return CR_OK;
 }
 
-/* A number of a training that diverged is null. */
-static void put_number(struct cr_json_writer *w, const char *name, double value) {
-    if (isfinite(value))
-        cr_json_put_general(w, name, value, 9);
-    else
-        cr_json_put_null(w, name);
-}
-
+/* Numbers of a training that diverged are null. */
 static void print_json(const struct cr_lr_options *options, const struct cr_lr_found *f, struct cr_text *out) {
     const struct cr_lr_training *t = f->training;
     struct cr_json_writer        w = cr_json_open_line(out);
-    put_number(&w, "suggested_lr", f->best < 0 ? (double)NAN : t[f->best].lr);
-    put_number(&w, "from_lr", f->best < 0 ? (double)NAN : t[f->low].lr);
-    put_number(&w, "to_lr", f->best < 0 ? (double)NAN : t[f->high].lr);
+    cr_json_put_general(&w, "suggested_lr", f->best < 0 ? (double)NAN : t[f->best].lr, 9);
+    cr_json_put_general(&w, "from_lr", f->best < 0 ? (double)NAN : t[f->low].lr, 9);
+    cr_json_put_general(&w, "to_lr", f->best < 0 ? (double)NAN : t[f->high].lr, 9);
     cr_json_put_int(&w, "steps", options->steps);
-    put_number(&w, "start_loss", f->start_loss);
+    cr_json_put_general(&w, "start_loss", f->start_loss, 9);
     cr_json_open_array(&w, "rates");
     for (int i = 0; i < f->count; i++) {
         cr_json_open_object(&w, NULL);
-        put_number(&w, "lr", t[i].lr);
-        put_number(&w, "loss", t[i].loss);
-        put_number(&w, "descent", t[i].descent);
-        put_number(&w, "error", t[i].error);
+        cr_json_put_general(&w, "lr", t[i].lr, 9);
+        cr_json_put_general(&w, "loss", t[i].loss, 9);
+        cr_json_put_general(&w, "descent", t[i].descent, 9);
+        cr_json_put_general(&w, "error", t[i].error, 9);
         cr_json_close_object(&w);
     }
     cr_json_close_array(&w);

@@ -52,12 +52,6 @@ void cr_predictions_csv_close(struct cr_predictions_csv *csv) {
 
 /* ---- lines ---- */
 
-static const char *class_name(const struct cr_predictions_csv *csv, int label, char buffer[32]) {
-    if (label < csv->names->count) return csv->names->at[label];
-    snprintf(buffer, 32, "class %d", label);
-    return buffer;
-}
-
 cr_status cr_predictions_csv_start(struct cr_predictions_csv *csv, int classes, bool labels,
                                    const struct cr_cmd_names *names) {
     csv->names   = names;
@@ -68,7 +62,7 @@ cr_status cr_predictions_csv_start(struct cr_predictions_csv *csv, int classes, 
     for (int k = 0; k < classes; k++) {
         char           number[32];
         struct cr_text column = {0};
-        cr_text_add(&column, "p:%s", class_name(csv, k, number));
+        cr_text_add(&column, "p:%s", cr_cmd_class_name(csv->names, k, number, sizeof number));
         cr_text_add(&csv->text, ",");
         if (column.data) cr_csv_add_text(&csv->text, column.data);
         csv->text.failed |= column.failed;
@@ -85,7 +79,7 @@ static void add_lists(struct cr_predictions_csv *csv, const float *probabilities
     for (int k = 0; k < csv->classes; k++) {
         if (probabilities ? !((double)probabilities[k] > csv->threshold[k]) : !cr_dataset_row_has(labels, k)) continue;
         cr_text_add(&numbers, "%s%d", numbers.length ? ";" : "", k);
-        cr_text_add(&names, "%s%s", names.length ? ";" : "", class_name(csv, k, number));
+        cr_text_add(&names, "%s%s", names.length ? ";" : "", cr_cmd_class_name(csv->names, k, number, sizeof number));
     }
     cr_text_add(&csv->text, ",%s,", numbers.data ? numbers.data : "");
     if (names.data) cr_csv_add_text(&csv->text, names.data);
@@ -97,7 +91,7 @@ static void add_lists(struct cr_predictions_csv *csv, const float *probabilities
 static void add_class(struct cr_predictions_csv *csv, int label) {
     char number[32];
     cr_text_add(&csv->text, ",%d,", label);
-    cr_csv_add_text(&csv->text, class_name(csv, label, number));
+    cr_csv_add_text(&csv->text, cr_cmd_class_name(csv->names, label, number, sizeof number));
 }
 
 cr_status cr_predictions_csv_add(struct cr_predictions_csv *csv, const char *path, const int32_t *labels,
