@@ -105,16 +105,10 @@ cr_status cr_finetune_write(struct cr_finetune *f) {
                 "# `cresnet help keys` explains the keys. Keys that are not here have their defaults.\n",
                 own_line);
     for (int i = 0; i < cr_key_section_count; i++) add_section(f, cr_key_sections[i].name, &text);
-    char *folder = cr_strdup(f->ini);
-    if (!folder || text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
-    char *slash = strrchr(folder, '/');
-    if (slash && slash != folder) {
-        *slash = 0;
-        CR_TRY_OUT(cr_fs_mkdirs(folder));
-    }
+    if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
+    CR_TRY_OUT(cr_fs_mkdirs_of(f->ini));
     CR_TRY_OUT(cr_fs_write_new(f->ini, text.data, text.length));
 out:
-    cr_free(folder);
     cr_text_free(&text);
     return status;
 }

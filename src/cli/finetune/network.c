@@ -2,6 +2,7 @@
  * cli/finetune/finetune.h. */
 #include "checkpoint/checkpoint.h"
 #include "cli/finetune/finetune.h"
+#include "config/keys.h"
 #include "data/data.h"
 #include "model/model.h"
 #include "pretrained/pretrained.h"
@@ -15,49 +16,37 @@ enum { IMAGENET_SIZE = 224, LARGE_SET = 500 };
 
 /* ---- weights with a configuration: a run, a checkpoint, a file in one ---- */
 
-/* The text after "key = " in a dumped section; the arena owns it. "" when there is none. */
-static const char *dumped(struct cr_finetune *f, const char *dump, const char *section, const char *key) {
-    char header[64], line[64];
-    snprintf(header, sizeof header, "[%s]\n", section);
-    snprintf(line, sizeof line, "\n%s = ", key);
-    const char *at = strstr(dump, header), *end = at ? strstr(at + 1, "\n[") : NULL,
-               *found = at ? strstr(at, line) : NULL;
-    if (!found || (end && found > end)) return "";
-    found += strlen(line);
-    const char *text = cr_arena_printf(&f->arena, "%.*s", (int)strcspn(found, "\n"), found);
-    return text ? text : "";
-}
-
 /* Copies the keys that describe the network, the format of its images and their normalisation. */
 static cr_status copy_network(struct cr_finetune *f, const struct cr_config *config) {
-    static const char *const keys[][2] = {{"model", "arch"},     {"model", "block"},     {"model", "depths"},
-                                          {"model", "widths"},   {"model", "groups"},    {"model", "width_per_group"},
-                                          {"model", "stem"},     {"model", "shortcut"},  {"model", "excitation"},
-                                          {"model", "eca"},      {"model", "blur_pool"}, {"model", "bn_eps"},
-                                          {"model", "channels"}, {"data", "channels"},   {"data", "bits"},
-                                          {"data", "mean"},      {"data", "std"}};
+    static const char *const keys[] = {"model.arch",     "model.block",     "model.depths",
+                                       "model.widths",   "model.groups",    "model.width_per_group",
+                                       "model.stem",     "model.shortcut",  "model.excitation",
+                                       "model.eca",      "model.blur_pool", "model.bn_eps",
+                                       "model.channels", "data.channels",   "data.bits",
+                                       "data.mean",      "data.std"};
     const struct cr_config  *plain;
-    struct cr_text           theirs = {0}, defaults = {0};
     struct cr_prepare        prepare;
     cr_status                status;
     CR_TRY(cr_config_open(&plain, NULL, NULL, 0));
     CR_TRY_OUT(cr_prepare_from_config(config, CR_SPLIT_TRAIN, &prepare));
     f->trained_size = prepare.size;
     f->network      = cr_word_arch(config->model.arch);
-    cr_config_dump(config, &theirs);
-    cr_config_dump(plain, &defaults);
-    if (theirs.failed || defaults.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
     for (size_t i = 0; i < CR_COUNT(keys); i++) {
-        const char *value = dumped(f, theirs.data, keys[i][0], keys[i][1]);
-        if (i > 0 && strcmp(value, dumped(f, defaults.data, keys[i][0], keys[i][1])) == 0) continue;
-        CR_TRY_OUT(cr_finetune_set(f, keys[i][0], keys[i][1], NULL, "%s", value));
+        const struct cr_key *key   = cr_key_dotted(keys[i]);
+        struct cr_text       value = {0};
+        if (i > 0 && cr_value_equal(key, config, plain)) continue;
+        const locale_t before = cr_c_locale_enter();
+        cr_value_print(key, config, &value);
+        cr_c_locale_leave(before);
+        status = value.failed ? CR_NO_MEMORY(value.length)
+                              : cr_finetune_set(f, key->section, key->name, NULL, "%s", value.data ? value.data : "");
+        cr_text_free(&value);
+        CR_TRY_OUT(status);
     }
     /* `auto` depends on the kind of the dataset */
     if (config->model.arch == CR_ARCH_CUSTOM && config->model.stem == CR_STEM_AUTO)
         CR_TRY_OUT(cr_finetune_set(f, "model", "stem", NULL, "%s", cr_config_is_small(config) ? "cifar" : "imagenet"));
 out:
-    cr_text_free(&theirs);
-    cr_text_free(&defaults);
     cr_config_close(plain);
     return status;
 }
