@@ -5,7 +5,6 @@
 #include "core/checksum/crc32c.h"
 #include "core/temporary.h"
 #include "data/decode.h"
-#include "data/resize.h"
 #include "data/scratch.h"
 #include "data/source.h"
 
@@ -160,38 +159,21 @@ static cr_status store_bytes(struct item *item, const void *bytes, size_t count,
 
 /* Reduces the short side to `side` by the filter of evaluation. *out is `view` if it is small enough already; else its
  * pixels are in `buffer`. */
-static cr_status reduce(const struct cr_image *view, int side, struct cr_buffer *buffer, struct cr_buffer *tables,
-                        struct cr_image *out) {
-    const size_t pixel   = cr_format_bytes(view->format);
-    int64_t      shorter = CR_MIN(view->width, view->height), longer = CR_MAX(view->width, view->height);
+static cr_status reduce(const struct cr_image *view, int side, struct cr_buffer *buffer, struct cr_image *out) {
+    int64_t shorter = CR_MIN(view->width, view->height), longer = CR_MAX(view->width, view->height);
     *out = *view;
     if (!side || shorter <= side) return CR_OK;
     int long_side = (int)(side * longer / shorter);
     out->width    = view->width <= view->height ? side : long_side;
     out->height   = view->width <= view->height ? long_side : side;
-    CR_TRY(cr_buffer_reserve(buffer, (size_t)out->width * out->height * pixel));
-    out->rgb             = buffer->bytes;
-    struct cr_resize job = {
-        .src        = view->rgb,
-        .src_w      = view->width,
-        .src_h      = view->height,
-        .src_stride = (size_t)view->width * pixel,
-        .w          = view->width,
-        .h          = view->height,
-        .full_w     = out->width,
-        .full_h     = out->height,
-        .part_w     = out->width,
-        .part_h     = out->height,
-        .dst        = out->rgb,
-        .dst_stride = (size_t)out->width * pixel,
-        .format     = view->format,
-    };
-    return cr_resize_run(&job, tables);
+    CR_TRY(cr_buffer_reserve(buffer, (size_t)out->width * out->height * cr_format_bytes(view->format)));
+    out->rgb = buffer->bytes;
+    return cr_image_resize(view, 0, 0, view->width, view->height, out->rgb, out->width, out->height, false);
 }
 
-static cr_status store_pixels(struct item *item, const struct cr_image *view, int side, struct cr_scratch *scratch) {
+static cr_status store_pixels(struct item *item, const struct cr_image *view, int side) {
     struct cr_image small;
-    CR_TRY(reduce(view, side, &item->bytes, &scratch->tables, &small));
+    CR_TRY(reduce(view, side, &item->bytes, &small));
     const size_t count = (size_t)small.width * small.height * cr_format_bytes(small.format);
     if (small.rgb == view->rgb) return store_bytes(item, view->rgb, count, view->width, view->height);
     item->count  = count;
@@ -211,7 +193,7 @@ static cr_status store_jpeg(const struct packing *p, const struct cr_stored *sto
             return store_bytes(item, stored->bytes, stored->count, view->width, view->height);
     }
     struct cr_image small;
-    CR_TRY(reduce(view, side, &scratch->copy, &scratch->tables, &small));
+    CR_TRY(reduce(view, side, &scratch->copy, &small));
     item->width  = small.width;
     item->height = small.height;
     return cr_jpeg_write(&small, p->options->quality, name, &item->bytes, &item->count);
@@ -233,7 +215,7 @@ static cr_status prepare_item(const struct packing *p, int64_t sample, struct it
     CR_TRY(cr_lazy_image_whole(&lazy, scratch, &view));
     if (unchanged) return store_bytes(item, stored.bytes, stored.count, view.width, view.height);
     if (o->jpeg_side) return store_jpeg(p, &stored, &lazy, &view, name, item, scratch);
-    return store_pixels(item, &view, o->raw_side, scratch);
+    return store_pixels(item, &view, o->raw_side);
 }
 
 static void *packing_worker(void *argument) {

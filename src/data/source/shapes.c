@@ -59,28 +59,12 @@ static cr_status examine(const char *root, const int64_t counts[2], enum found *
     return CR_OK;
 }
 
-/* Creates a folder and its parents, like mkdir -p. */
-static cr_status make_folders(const char *path) {
-    char part[PATH_MAX];
-    CR_TRY(cr_path_format(part, "%s", path));
-    for (char *at = part + 1;; at++) {
-        if (*at != '/' && *at != 0) continue;
-        char end = *at;
-        *at      = 0;
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return CR_FAIL(CR_ERR_IO, "%s: cannot be created: %s: choose another folder for the images (data.root)",
-                           part, strerror(errno));
-        *at = end;
-        if (!end) return CR_OK;
-    }
-}
-
 static cr_status write_images(const char *folder, enum cr_split split, int64_t count) {
     char    path[PATH_MAX];
     uint8_t rgb[CR_SHAPES_SIDE * CR_SHAPES_SIDE * 3];
     for (int c = 0; c < CR_SHAPES_CLASSES; c++) {
         CR_TRY(cr_path_format(path, "%s/%s/%s", folder, split_names[split], cr_shapes_class(c)));
-        CR_TRY(make_folders(path));
+        CR_TRY(cr_fs_mkdirs(path));
     }
     for (int64_t i = 0; i < count; i++) {
         cr_shapes_draw(split, i, rgb);
@@ -95,10 +79,7 @@ static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
     char path[PATH_MAX], text[128];
     manifest_text(counts, text, sizeof text);
     CR_TRY(cr_path_format(path, "%s/%s", folder, manifest_name));
-    FILE *file = fopen(path, "wbe");
-    bool  ok   = file && fputs(text, file) >= 0;
-    if (file && fclose(file) != 0) ok = false;
-    return ok ? CR_OK : cr_fs_refused(path, "write", errno);
+    return cr_fs_write_new(path, text, strlen(text));
 }
 
 /* Writes the whole dataset into `folder` and renames it to `root`; another process may have done this first. */
@@ -130,7 +111,7 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
         return CR_FAIL(CR_ERR_CONFIG, "data.train_images and data.val_images: must be at least %d, one image per class",
                        CR_SHAPES_CLASSES);
     CR_TRY(cr_path_format(target, "%s", root));
-    for (size_t n = strlen(target); n > 1 && target[n - 1] == '/'; n--) target[n - 1] = 0;
+    target[cr_path_length(target)] = 0;
     CR_TRY(examine(target, counts, &found));
     switch (found) {
     case FOUND_SAME: return CR_OK;
@@ -141,28 +122,24 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
                        target, (long long)train_images, (long long)val_images);
     case FOUND_NOTHING: break;
     }
-    CR_TRY(cr_path_format(parent, "%s", target));
-    char *slash = strrchr(parent, '/');
-    if (slash) slash[slash == parent] = 0;
-    CR_TRY(check_mount(target, slash ? parent : "."));
+    cr_path_folder(parent, target);
+    CR_TRY(check_mount(target, parent));
     cr_log(CR_LOG_INFO, "drawing %lld images of shapes into %s", (long long)(train_images + val_images), target);
-    if (slash && slash != parent) CR_TRY(make_folders(parent));
+    CR_TRY(cr_fs_mkdirs_of(target));
     CR_TRY(cr_temporary_folder(&folder, target));
     cr_status status = write_and_rename(folder.path, target, counts);
     cr_temporary_drop(&folder);
     return status;
 }
 
-/* The folder in the user's cache, by the XDG base directory rules. */
+/* The folder in the user's cache. */
 static cr_status default_root(const struct cr_config *config, const int64_t counts[2], char buf[PATH_MAX]) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool        has_cache = cache && cache[0] == '/';
-    if (!has_cache && !(home && home[0] == '/'))
-        return cr_config_fail(config, "data.root",
-                              "is empty and neither XDG_CACHE_HOME nor HOME is set: set it to a folder "
-                              "for the images");
-    return cr_path_format(buf, "%s%s/cresnet/shapes-%d-%lld-%lld", has_cache ? cache : home, has_cache ? "" : "/.cache",
-                          GENERATION, (long long)counts[0], (long long)counts[1]);
+    char name[80];
+    snprintf(name, sizeof name, "shapes-%d-%lld-%lld", GENERATION, (long long)counts[0], (long long)counts[1]);
+    CR_TRY(cr_cache_path(buf, "", "cresnet", name));
+    if (*buf) return CR_OK;
+    return cr_config_fail(config, "data.root",
+                          "is empty and neither XDG_CACHE_HOME nor HOME is set: set it to a folder for the images");
 }
 
 /* The configuration of a run may come from somebody else: images are drawn where it says only if they are there

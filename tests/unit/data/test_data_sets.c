@@ -152,7 +152,7 @@ TEST(shapes_are_generated_once) {
     CHECK_REFUSED(CR_ERR_CONFIG, path, "exists already", CR_SPLIT_TRAIN, root_is(path), "data.train_images=60",
                   "data.val_images=20");
     CHECK_REFUSED(CR_ERR_CONFIG, "train_images", "at least 10", CR_SPLIT_TRAIN, root_is(path), "data.train_images=9");
-    CHECK_REFUSED(CR_ERR_IO, "/proc/readonly", "cannot be created", CR_SPLIT_TRAIN, "data.root=/proc/readonly/x",
+    CHECK_REFUSED(CR_ERR_IO, "/proc/readonly", "cannot create", CR_SPLIT_TRAIN, "data.root=/proc/readonly/x",
                   "data.train_images=10");
     setenv("XDG_CACHE_HOME", tmp_path, 1);
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.train_images=10", "data.val_images=10"));
