@@ -100,9 +100,7 @@ static void note_error(const struct cr_api_images *job, int index, cr_status sta
                                           : CRESNET_ERROR_FORMAT,
                     "%s", own ? cr_error_message() : "");
     if (status != CR_OK && !own) {
-#ifdef _OPENMP
 #pragma omp critical(cresnet_first_error)
-#endif
         if (first->status == CR_OK || index < first->index) {
             first->status = status;
             first->index  = index;

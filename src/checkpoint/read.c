@@ -125,9 +125,7 @@ struct first_error {
 
 static void note_error(struct first_error *first, cr_status status, int index) {
     if (status == CR_OK) return;
-#ifdef _OPENMP
 #pragma omp critical(cr_ckpt_first_error)
-#endif
     if (first->status == CR_OK || index < first->index) {
         first->status = status;
         first->index  = index;
@@ -161,9 +159,7 @@ static cr_status read_tensors(struct cr_st_file *file, const struct cr_ckpt_tens
 static cr_status verify(struct cr_st_file *file, const bool *skip, int readers) {
     struct first_error error = {.status = CR_OK};
     const int          count = cr_st_has_sums(file) ? cr_st_count(file) : 0;
-#ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 1) num_threads(readers) if (readers > 1)
-#endif
     for (int i = 0; i < count; i++)
         if (!skip || !skip[i]) note_error(&error, cr_st_verify(file, cr_st_at(file, i)), i);
     (void)readers;

@@ -3,7 +3,6 @@
 #include "quantization/quantization.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- histograms ---- */
 
@@ -12,9 +11,7 @@ enum { PARALLEL_MIN = 1 << 16 };
 
 void cr_histogram_range(struct cr_histogram *h, const float *values, int64_t count) {
     float largest = h->largest;
-#ifdef _OPENMP
 #pragma omp parallel for schedule(static) reduction(max : largest) if (count >= PARALLEL_MIN)
-#endif
     for (int64_t i = 0; i < count; i++) {
         const float m = fabsf(values[i]);
         largest       = m > largest && m < INFINITY ? m : largest;
@@ -26,9 +23,7 @@ void cr_histogram_add(struct cr_histogram *h, const float *values, int64_t count
     /* in double: in float the factor of denormal numbers would be infinite */
     const double factor = h->largest > 0 ? CR_HISTOGRAM_BINS / (double)h->largest : 0;
     double      *counts = h->count;
-#ifdef _OPENMP
 #pragma omp parallel for schedule(static) reduction(+ : counts[:CR_HISTOGRAM_BINS]) if (count >= PARALLEL_MIN)
-#endif
     for (int64_t i = 0; i < count; i++) {
         const float m = fabsf(values[i]);
         if (!(m > 0 && m <= h->largest)) continue;

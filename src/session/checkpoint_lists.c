@@ -135,9 +135,7 @@ static cr_status store_put(void *self, struct cr_ckpt_address to, uint64_t offse
         return s->device->backend->put(s->device, store_bytes(s, to.value + offset), host, bytes);
     cr_status status;
     /* The threads of cr_ckpt_read read, transpose and check tensors side by side. Only the copies take turns. */
-#ifdef _OPENMP
 #pragma omp critical(cr_state_put)
-#endif
     status = s->device->backend->put(s->device, store_bytes(s, to.value + offset), host, bytes);
     return status;
 }

@@ -244,9 +244,7 @@ static bool all_finite(const void *values, size_t count) {
 static cr_status finite_put(void *self, struct cr_ckpt_address to, uint64_t offset, const void *host, size_t bytes) {
     struct finite_io *io = self;
     if (to.kind != CR_STATE_NOWHERE && !all_finite(host, bytes / sizeof(float))) {
-#ifdef _OPENMP
 #pragma omp critical(cr_finite_put)
-#endif
         {
             if (!io->found || to.value < io->address.value) io->address = to;
             io->found = true;

@@ -177,9 +177,7 @@ static cr_status init_widened(const struct cr_param_store *store, const struct c
 static void cpu_for_each(struct cr_device *device, int count, void (*job)(void *context, int i), void *context) {
     const int threads = cr_cpu_threads(device);
     (void)threads;
-#ifdef _OPENMP
 #pragma omp parallel num_threads(threads)
-#endif
     {
 #ifdef _OPENMP
         omp_set_num_threads(threads);

@@ -141,9 +141,7 @@ static cr_status filter_scales(struct calibrator *c, struct cr_calibration *out)
         float                 *scale = add_scale(out, q);
         const int64_t          row   = w->elems / q->elems;
         if (!scale) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scales of %s", q->name);
-#ifdef _OPENMP
 #pragma omp parallel for schedule(static)
-#endif
         for (int64_t k = 0; k < q->elems; k++)
             scale[k] = cr_quant_filter_scale(values + w->offset + k * row, row, levels);
     }

@@ -39,9 +39,7 @@ out:
 
 /* weights [filters][elems] *= scales [filters] */
 static void multiply(float *weights, const float *scales, int64_t filters, int64_t elems) {
-#ifdef _OPENMP
 #pragma omp parallel for schedule(static)
-#endif
     for (int64_t k = 0; k < filters; k++)
         for (int64_t i = k * elems; i < (k + 1) * elems; i++) weights[i] *= scales[k];
 }
