@@ -30,13 +30,7 @@ static cr_status series_for(struct cr_run_log *log, const char *event, const cha
     for (int i = 0; i < log->count; i++)
         if (strcmp(log->series[i].name, name) == 0) *out = &log->series[i];
     if (*out || log->count == SERIES_MAX) return CR_OK;
-    if (log->count == log->capacity) {
-        const int         capacity = CR_MAX(16, 2 * log->capacity);
-        struct cr_series *grown    = cr_realloc(log->series, (size_t)capacity, sizeof *grown);
-        if (!grown) return CR_NO_MEMORY((size_t)capacity * sizeof *grown);
-        log->series   = grown;
-        log->capacity = capacity;
-    }
+    CR_GROW(log->series, log->count, log->capacity, 16);
     *out  = &log->series[log->count++];
     **out = (struct cr_series){0};
     memcpy((*out)->name, name, sizeof name);
@@ -44,16 +38,9 @@ static cr_status series_for(struct cr_run_log *log, const char *event, const cha
 }
 
 static cr_status add_value(struct cr_series *s, double step, double value) {
-    if (s->count == s->capacity) {
-        const int capacity = CR_MAX(64, 2 * s->capacity);
-        double   *step_    = cr_realloc(s->step, (size_t)capacity, sizeof *step_);
-        if (!step_) return CR_NO_MEMORY((size_t)capacity * sizeof *step_);
-        s->step        = step_;
-        double *value_ = cr_realloc(s->value, (size_t)capacity, sizeof *value_);
-        if (!value_) return CR_NO_MEMORY((size_t)capacity * sizeof *value_);
-        s->value    = value_;
-        s->capacity = capacity;
-    }
+    int steps = s->capacity; /* as many as values */
+    CR_GROW(s->step, s->count, steps, 64);
+    CR_GROW(s->value, s->count, s->capacity, 64);
     s->step[s->count]    = step;
     s->value[s->count++] = value;
     return CR_OK;

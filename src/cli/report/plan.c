@@ -2,10 +2,6 @@
 #include "cli/report/report.h"
 #include "session/checkpoint_tensors.h"
 
-static double mib(size_t bytes) {
-    return (double)bytes / (1 << 20);
-}
-
 /* ---- the plan ---- */
 
 void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struct cr_param_store *store) {
@@ -15,18 +11,18 @@ void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struc
     cr_text_add(
         out,
         "<tr><td class=\"l\">pool: activations, gradients, workspaces (lower bound %.2f MiB)</td><td>%.2f</td></tr>\n",
-        mib(p->bound_bytes), mib(p->region_bytes[CR_REGION_POOL]));
+        cr_mib(p->bound_bytes), cr_mib(p->region_bytes[CR_REGION_POOL]));
     for (int k = 0; k < CR_BUFFERS; k++) {
         const size_t bytes = cr_param_store_buffer_bytes(store, (enum cr_param_buffer)k);
         if (bytes)
             cr_text_add(out, "<tr><td class=\"l\">parameter store: %s</td><td>%.2f</td></tr>\n",
-                        cr_param_buffer_name((enum cr_param_buffer)k), mib(bytes));
+                        cr_param_buffer_name((enum cr_param_buffer)k), cr_mib(bytes));
     }
     cr_text_add(out, "<tr><td class=\"l\">input: one batch</td><td>%.2f</td></tr>\n",
-                mib(p->region_bytes[CR_REGION_INPUT]));
+                cr_mib(p->region_bytes[CR_REGION_INPUT]));
     if (p->region_bytes[CR_REGION_HOST])
         cr_text_add(out, "<tr><td class=\"l\">host: offloaded tensors</td><td>%.2f</td></tr>\n",
-                    mib(p->region_bytes[CR_REGION_HOST]));
+                    cr_mib(p->region_bytes[CR_REGION_HOST]));
     cr_text_add(out, "</table></div>\n");
     if (p->region_bytes[CR_REGION_POOL] && p->ops) {
         cr_text_add(out, "<figure><figcaption>Memory pool over one step</figcaption>\n<div class=\"wide\">\n");

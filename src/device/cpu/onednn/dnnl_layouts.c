@@ -17,22 +17,12 @@ static bool same_shape(const struct cr_dnnl_qconv *a, const struct cr_dnnl_qconv
            (!a->types.has_add || a->types.add == b->types.add);
 }
 
-static cr_status grow(struct dnnl_handles *h) {
-    if (h->layouts < h->layout_capacity) return CR_OK;
-    const int              capacity = CR_MAX(32, 2 * h->layout_capacity);
-    struct cr_dnnl_layout *grown    = cr_realloc(h->layout, (size_t)capacity, sizeof *grown);
-    if (!grown) return CR_NO_MEMORY((size_t)capacity * sizeof *grown);
-    h->layout          = grown;
-    h->layout_capacity = capacity;
-    return CR_OK;
-}
-
 /* Layouts and sizes do not depend on the factors, which are 1 here. */
 static cr_status add(struct dnnl_handles *h, const struct cr_dnnl_qconv *conv) {
     struct cr_dnnl_qconv  c  = *conv;
     dnnl_primitive_desc_t pd = NULL;
     float                *ones;
-    CR_TRY(grow(h));
+    CR_GROW(h->layout, h->layouts, h->layout_capacity, 32);
     CR_ALLOC(ones, (size_t)c.w[0]);
     for (int64_t k = 0; k < c.w[0]; k++) ones[k] = 1;
     c.scale                = ones;
