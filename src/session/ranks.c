@@ -1,5 +1,6 @@
 /* session/ranks.c: makes the ranks of a run agree on limit, batch size, kernels, programs and weights. See
  * session/session.h. */
+#include "core/checksum/crc32c.h"
 #include "session/checkpoint_tensors.h"
 
 #include <string.h>
@@ -76,23 +77,8 @@ cr_status cr_session_share_choices(struct cr_session *s) {
 
 /* ---- checks ---- */
 
-/* FNV-1a over words of 8 bytes, then over the remaining single bytes. */
-static uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) {
-    const unsigned char *p = data;
-    for (; bytes >= 8; bytes -= 8, p += 8) {
-        uint64_t word;
-        memcpy(&word, p, sizeof word);
-        h = (h ^ word) * 0x100000001b3u;
-        h ^= h >> 29; /* mixes high bits into low bits, which a multiplication alone does not */
-    }
-    for (; bytes; bytes--, p++) h = (h ^ *p) * 0x100000001b3u;
-    return h;
-}
-
-static const uint64_t hash_start = 0xcbf29ce484222325u;
-
 cr_status cr_session_same_programs(struct cr_session *s) {
-    uint64_t h = hash_start;
+    uint32_t crc = 0;
     if (cr_comm_size(s->comm) == 1 || !s->trains) return CR_OK;
     for (int i = 0; i < s->trains; i++) {
         struct cr_text text = {0};
@@ -101,19 +87,19 @@ cr_status cr_session_same_programs(struct cr_session *s) {
             cr_text_free(&text);
             return CR_NO_MEMORY(4096);
         }
-        h = hash_bytes(h, text.data, text.length);
+        crc = cr_crc32c(crc, text.data, text.length);
         cr_text_free(&text);
     }
-    return cr_comm_same(s->comm, &h, sizeof h, "the training program");
+    return cr_comm_same(s->comm, &crc, sizeof crc, "the training program");
 }
 
-static cr_status hash_buffer(struct cr_session *s, enum cr_param_buffer buffer, void *chunk, uint64_t *h) {
+static cr_status hash_buffer(struct cr_session *s, enum cr_param_buffer buffer, void *chunk, uint32_t *crc) {
     const char  *from  = cr_state_buffer_at(s, buffer);
     const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, buffer);
     for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const size_t n = CR_MIN((size_t)CHUNK_BYTES, bytes - at);
         CR_TRY(s->device->backend->get(s->device, chunk, from + at, n));
-        *h = hash_bytes(*h, chunk, n);
+        *crc = cr_crc32c(*crc, chunk, n);
     }
     return CR_OK;
 }
@@ -122,15 +108,15 @@ cr_status cr_session_same_values(struct cr_session *s) {
     static const enum cr_param_buffer buffers[] = {CR_BUFFER_VALUE,       CR_BUFFER_RUNNING, CR_BUFFER_MOMENTUM,
                                                    CR_BUFFER_STATE,       CR_BUFFER_SECOND,  CR_BUFFER_EMA,
                                                    CR_BUFFER_EMA_RUNNING, CR_BUFFER_MASK};
-    uint64_t                          h         = hash_start;
+    uint32_t                          crc       = 0;
     void                             *chunk;
     if (cr_comm_size(s->comm) == 1) return CR_OK;
     chunk = cr_alloc(CHUNK_BYTES, 1);
     if (!chunk) return CR_NO_MEMORY(CHUNK_BYTES);
     cr_status status = CR_OK;
     for (size_t i = 0; i < CR_COUNT(buffers) && status == CR_OK; i++)
-        if (cr_param_store_buffer_bytes(&s->model.store, buffers[i])) status = hash_buffer(s, buffers[i], chunk, &h);
+        if (cr_param_store_buffer_bytes(&s->model.store, buffers[i])) status = hash_buffer(s, buffers[i], chunk, &crc);
     cr_free(chunk);
     CR_TRY(status);
-    return cr_comm_same(s->comm, &h, sizeof h, "the hash of weights and state");
+    return cr_comm_same(s->comm, &crc, sizeof crc, "the hash of weights and state");
 }
