@@ -184,13 +184,6 @@ static const char *find_part_any_case(const char *root, const char *const *names
     return best < SIZE_MAX ? buf : NULL;
 }
 
-static cr_status join(const char *root, const char *part, char **out) {
-    size_t bytes = strlen(root) + strlen(part) + 2;
-    CR_ALLOC(*out, bytes);
-    snprintf(*out, bytes, "%s%s%s", root, part[0] ? "/" : "", part);
-    return CR_OK;
-}
-
 /* With errno set by stat. The error begins with the key, its value and the place where it is set. */
 static cr_status fail_root(const struct cr_config *config, const char *root) {
     if (errno != ENOENT) return cr_config_fail(config, "data.root", "%s: %s", root, strerror(errno));
@@ -224,15 +217,13 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
                               "or make val/",
                               root);
     const char *part = val && split == CR_SPLIT_VAL ? val : train ? train : "";
-    CR_TRY(join(root, part, &folder->root));
+    folder->root     = cr_arena_printf(&dataset->arena, "%s%s%s", root, *part ? "/" : "", part);
+    if (!folder->root) return CR_NO_MEMORY(strlen(root));
     CR_TRY(list_split(dataset, folder, val ? 0 : fraction, split));
     if (!train || !val) return CR_OK;
-    char     *other;
-    cr_status status;
-    CR_TRY(join(root, split == CR_SPLIT_VAL ? train : val, &other));
-    status = check_same_classes(dataset, folder->root, other);
-    cr_free(other);
-    return status;
+    char other[PATH_MAX];
+    CR_TRY(cr_path_format(other, "%s/%s", root, split == CR_SPLIT_VAL ? train : val));
+    return check_same_classes(dataset, folder->root, other);
 }
 
 /* ---- the dataset ---- */
@@ -265,33 +256,26 @@ static int32_t folder_label(const struct cr_dataset *dataset, int64_t sample) {
 static void folder_close(struct cr_dataset *dataset) {
     struct cr_image_folder *folder = dataset->state;
     if (!folder) return;
-    cr_free(folder->root);
     cr_text_free(&folder->names);
     cr_free(folder->images);
     cr_free(folder);
-}
-
-/* Reads up to `size` bytes from the start of an open file, fewer if it is shorter. Returns false on an error. */
-static bool read_head(int fd, uint8_t *head, size_t size, size_t *count) {
-    for (*count = 0;;) {
-        const ssize_t got = read(fd, head + *count, size - *count);
-        if (got > 0) *count += (size_t)got;
-        if (got == 0) return true;
-        if (got < 0 && errno != EINTR) return false;
-    }
 }
 
 static uint64_t folder_digest(const struct cr_dataset *dataset, int64_t sample, uint8_t *head) {
     const struct cr_image_folder *folder = dataset->state;
     char                          path[PATH_MAX];
     struct stat                   info;
-    size_t                        count;
     uint64_t                      digest = 0;
     folder_name(dataset, sample, path, sizeof path);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not block */
     if (fd < 0) return 0;
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && read_head(fd, head, CR_DIGEST_BYTES, &count))
-        digest = cr_hash_sample((uint64_t)info.st_size, folder->images[sample].label, head, count);
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
+        const size_t count = (size_t)CR_MIN(info.st_size, (off_t)CR_DIGEST_BYTES);
+        if (cr_fs_read_at(fd, path, head, count, 0) == CR_OK)
+            digest = cr_hash_sample((uint64_t)info.st_size, folder->images[sample].label, head, count);
+        else
+            cr_error_clear();
+    }
     close(fd);
     return digest;
 }
@@ -333,7 +317,8 @@ cr_status cr_folder_begin(const struct cr_config *config, const char *root, stru
     if (stat(root, &info) != 0) return fail_root(config, root);
     if (!S_ISDIR(info.st_mode))
         return cr_config_fail(config, "data.root", "%s is not a folder; it must hold train.csv", root);
-    return join(root, "", &folder->root);
+    folder->root = cr_arena_printf(&dataset->arena, "%s", root);
+    return folder->root ? CR_OK : CR_NO_MEMORY(strlen(root));
 }
 
 static cr_status check_left(const struct cr_image_folder *folder) {
