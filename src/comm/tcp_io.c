@@ -66,39 +66,29 @@ static int wait_ready(struct cr_comm *comm, int fd, short events, int64_t deadli
     return poll(&p, 1, cr_tcp_poll_ms(deadline, 100)) < 0 && errno != EINTR ? errno : 0;
 }
 
-int cr_tcp_write(struct cr_comm *comm, int fd, const void *bytes, size_t count, int64_t deadline) {
-    const char *p = bytes;
+static int transfer(struct cr_comm *comm, int fd, char *at, size_t count, int64_t deadline, bool write) {
     while (count) {
-        const ssize_t n = send(fd, p, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+        const ssize_t n = write ? send(fd, at, count, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(fd, at, count, MSG_DONTWAIT);
         if (n > 0) {
-            p += n;
-            count -= (size_t)n;
-            continue;
-        }
-        if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return errno == EPIPE ? ECONNRESET : errno;
-        const int error = wait_ready(comm, fd, POLLOUT, deadline);
-        if (error) return error;
-    }
-    return 0;
-}
-
-int cr_tcp_read(struct cr_comm *comm, int fd, void *bytes, size_t count, int64_t deadline) {
-    char *p = bytes;
-    while (count) {
-        const ssize_t n = recv(fd, p, count, MSG_DONTWAIT);
-        if (n > 0) {
-            p += n;
+            at += n;
             count -= (size_t)n;
             continue;
         }
         if (n == 0) return ECONNRESET;
         if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return errno;
-        const int error = wait_ready(comm, fd, POLLIN, deadline);
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return errno == EPIPE ? ECONNRESET : errno;
+        const int error = wait_ready(comm, fd, write ? POLLOUT : POLLIN, deadline);
         if (error) return error;
     }
     return 0;
+}
+
+int cr_tcp_write(struct cr_comm *comm, int fd, const void *bytes, size_t count, int64_t deadline) {
+    return transfer(comm, fd, (char *)bytes, count, deadline, true);
+}
+
+int cr_tcp_read(struct cr_comm *comm, int fd, void *bytes, size_t count, int64_t deadline) {
+    return transfer(comm, fd, bytes, count, deadline, false);
 }
 
 int64_t cr_tcp_wait_deadline(const struct cr_comm *comm) {
