@@ -92,6 +92,15 @@ cr_status cr_error_set(cr_status status, const char *file, int line, const char 
     return status;
 }
 
+cr_status cr_error_set_format(const char *path, const char *what, const char *file, int line, const char *fmt, ...) {
+    char    why[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, sizeof why, fmt, args);
+    va_end(args);
+    return cr_error_set(CR_ERR_FORMAT, file, line, "%s: %s: %s", path, what, why);
+}
+
 cr_status cr_error_forward(cr_status status, const char *file, int line) {
     size_t used = strlen(error_trail);
     if (error_holds) return status;

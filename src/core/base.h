@@ -60,6 +60,9 @@ int         cr_status_exit(cr_status status);
 
 /* Starts a trail. The message addresses the user of the program: what failed, where, what to do. Returns status. */
 cr_status cr_error_set(cr_status status, const char *file, int line, const char *fmt, ...) CR_PRINTF(4, 5);
+/* The same with CR_ERR_FORMAT: "PATH: WHAT: " and the message. */
+cr_status cr_error_set_format(const char *path, const char *what, const char *file, int line, const char *fmt, ...)
+    CR_PRINTF(5, 6);
 /* Appends a source location that the error passed through. Returns status. */
 cr_status   cr_error_forward(cr_status status, const char *file, int line);
 const char *cr_error_message(void); /* "" without an error; valid until the next error of this thread */
@@ -74,6 +77,8 @@ void cr_error_release(void);
 
 /* The expression's value is the status itself, so that the compiler can see that a failure is never CR_OK. */
 #define CR_FAIL(status, ...) (cr_error_set((status), __FILE__, __LINE__, __VA_ARGS__), (status))
+#define CR_FAIL_FORMAT(path, what, ...)                                                                                \
+    (cr_error_set_format((path), (what), __FILE__, __LINE__, __VA_ARGS__), CR_ERR_FORMAT)
 #define CR_TRY(expr)                                                                                                   \
     do {                                                                                                               \
         cr_status cr_try_status_ = (expr);                                                                             \

@@ -19,19 +19,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are copied wi
 
 enum { NAME_SHOWN = 120 };
 
-#define BAD(file, ...) bad_at((file), __FILE__, __LINE__, __VA_ARGS__)
-
-static cr_status bad_at(const struct cr_st_file *file, const char *source, int line, const char *fmt, ...)
-    CR_PRINTF(4, 5);
-
-static cr_status bad_at(const struct cr_st_file *file, const char *source, int line, const char *fmt, ...) {
-    char    why[1024];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(why, sizeof why, fmt, args);
-    va_end(args);
-    return cr_error_set(CR_ERR_FORMAT, source, line, "%s: not a valid safetensors file: %s", file->path, why);
-}
+#define BAD(file, ...) CR_FAIL_FORMAT((file)->path, "not a valid safetensors file", __VA_ARGS__)
 
 static cr_status bad_json(const struct cr_st_file *file, const struct cr_json *json) {
     return BAD(file, "header, byte %zu: %s", json->problem_at, json->problem);

@@ -10,19 +10,7 @@
 
 enum { INDEX_BYTES_MAX = 64 << 20, SHARDS_MAX = 1000, NAME_SHOWN = 120 };
 
-#define BAD(file, ...) bad_at((file), __LINE__, __VA_ARGS__)
-
-static cr_status bad_at(const struct cr_st_file *file, int line, const char *fmt, ...) CR_PRINTF(3, 4);
-
-static cr_status bad_at(const struct cr_st_file *file, int line, const char *fmt, ...) {
-    char    why[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(why, sizeof why, fmt, args);
-    va_end(args);
-    return cr_error_set(CR_ERR_FORMAT, __FILE__, line, "%s: not a valid index of safetensors files: %s", file->path,
-                        why);
-}
+#define BAD(file, ...) CR_FAIL_FORMAT((file)->path, "not a valid index of safetensors files", __VA_ARGS__)
 
 static cr_status bad_json(const struct cr_st_file *file, const struct cr_json *json) {
     return BAD(file, "byte %zu: %s", json->problem_at, json->problem);

@@ -120,8 +120,6 @@ CR_MUST cr_status cr_pickle_new(struct cr_pickle *pickle, enum cr_pickle_kind ki
 CR_MUST cr_status cr_pickle_append(struct cr_pickle *pickle, struct cr_pickle_value *list,
                                    struct cr_pickle_value *item);
 /* CR_ERR_FORMAT "PATH: cannot be read as PyTorch weights: ..." */
-#define CR_PICKLE_BAD(pickle, ...) (cr_pickle_bad_at((pickle), __FILE__, __LINE__, __VA_ARGS__), CR_ERR_FORMAT)
-cr_status cr_pickle_bad_at(const struct cr_pickle *pickle, const char *file, int line, const char *fmt, ...)
-    CR_PRINTF(4, 5);
+#define CR_PICKLE_BAD(pickle, ...) CR_FAIL_FORMAT((pickle)->path, "cannot be read as PyTorch weights", __VA_ARGS__)
 
 #endif

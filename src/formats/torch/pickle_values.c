@@ -10,15 +10,6 @@
 
 enum { NAME_SHOWN = 120 };
 
-cr_status cr_pickle_bad_at(const struct cr_pickle *pickle, const char *file, int line, const char *fmt, ...) {
-    char    why[1024];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(why, sizeof why, fmt, args);
-    va_end(args);
-    return cr_error_set(CR_ERR_FORMAT, file, line, "%s: cannot be read as PyTorch weights: %s", pickle->path, why);
-}
-
 /* ---- values ---- */
 
 static cr_status count_value(struct cr_pickle *pickle) {

@@ -19,18 +19,7 @@ enum {
     NAME_SHOWN    = 120,
 };
 
-#define BAD(zip, ...) (bad_at((zip), __FILE__, __LINE__, __VA_ARGS__), CR_ERR_FORMAT)
-
-static cr_status bad_at(const struct cr_zip *zip, const char *source, int line, const char *fmt, ...) CR_PRINTF(4, 5);
-
-static cr_status bad_at(const struct cr_zip *zip, const char *source, int line, const char *fmt, ...) {
-    char    text[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    return cr_error_set(CR_ERR_FORMAT, source, line, "%s: not a valid zip archive: %s", zip->path, text);
-}
+#define BAD(zip, ...) CR_FAIL_FORMAT((zip)->path, "not a valid zip archive", __VA_ARGS__)
 
 static uint32_t load16(const unsigned char *p) {
     return (uint32_t)(p[0] | p[1] << 8);
