@@ -8,19 +8,20 @@ struct cr_json_writer cr_json_writer(struct cr_text *text, enum cr_json_style st
     return (struct cr_json_writer){.text = text, .style = style};
 }
 
-/* Writes what precedes a value: the comma and the name of the member. */
-static void begin_value(struct cr_json_writer *w, const char *key) {
+/* Writes what precedes a value: the comma and the name of the member. False without a text. */
+static bool begin_value(struct cr_json_writer *w, const char *key) {
+    if (!w->text) return false;
     CR_ASSERT(w->depth > 0 || (!key && !w->comma));
     if (w->comma) cr_text_add(w->text, w->style == CR_JSON_SPACED ? ", " : ",");
     w->comma = true;
-    if (!key) return;
+    if (!key) return true;
     cr_text_add_json(w->text, key);
     cr_text_add(w->text, w->style == CR_JSON_SPACED ? ": " : ":");
+    return true;
 }
 
 static void open_bracket(struct cr_json_writer *w, const char *key, const char *bracket) {
-    if (!w->text) return;
-    begin_value(w, key);
+    if (!begin_value(w, key)) return;
     cr_text_add_bytes(w->text, bracket, 1);
     w->comma = false;
     w->depth++;
@@ -69,13 +70,10 @@ void cr_json_close_line(struct cr_json_writer *w) {
 }
 
 void cr_json_put_string(struct cr_json_writer *w, const char *key, const char *s) {
-    if (!s) {
+    if (!s)
         cr_json_put_null(w, key);
-        return;
-    }
-    if (!w->text) return;
-    begin_value(w, key);
-    cr_text_add_json(w->text, s);
+    else if (begin_value(w, key))
+        cr_text_add_json(w->text, s);
 }
 
 void cr_json_put_strings(struct cr_json_writer *w, const char *key, const char *const *strings, int count) {
@@ -85,51 +83,35 @@ void cr_json_put_strings(struct cr_json_writer *w, const char *key, const char *
 }
 
 void cr_json_put_int(struct cr_json_writer *w, const char *key, int64_t value) {
-    if (!w->text) return;
-    begin_value(w, key);
-    cr_text_add(w->text, "%" PRId64, value);
+    if (begin_value(w, key)) cr_text_add(w->text, "%" PRId64, value);
 }
 
 void cr_json_put_uint(struct cr_json_writer *w, const char *key, uint64_t value) {
-    if (!w->text) return;
-    begin_value(w, key);
-    cr_text_add(w->text, "%" PRIu64, value);
+    if (begin_value(w, key)) cr_text_add(w->text, "%" PRIu64, value);
 }
 
 void cr_json_put_fixed(struct cr_json_writer *w, const char *key, double value, int decimals) {
-    if (!isfinite(value)) {
+    if (!isfinite(value))
         cr_json_put_null(w, key);
-        return;
-    }
-    if (!w->text) return;
-    begin_value(w, key);
-    cr_text_add(w->text, "%.*f", decimals, value);
+    else if (begin_value(w, key))
+        cr_text_add(w->text, "%.*f", decimals, value);
 }
 
 void cr_json_put_general(struct cr_json_writer *w, const char *key, double value, int digits) {
-    if (!isfinite(value)) {
+    if (!isfinite(value))
         cr_json_put_null(w, key);
-        return;
-    }
-    if (!w->text) return;
-    begin_value(w, key);
-    cr_text_add(w->text, "%.*g", digits, value);
+    else if (begin_value(w, key))
+        cr_text_add(w->text, "%.*g", digits, value);
 }
 
 void cr_json_put_bool(struct cr_json_writer *w, const char *key, bool value) {
-    if (!w->text) return;
-    begin_value(w, key);
-    cr_text_add(w->text, value ? "true" : "false");
+    if (begin_value(w, key)) cr_text_add(w->text, value ? "true" : "false");
 }
 
 void cr_json_put_null(struct cr_json_writer *w, const char *key) {
-    if (!w->text) return;
-    begin_value(w, key);
-    cr_text_add(w->text, "null");
+    if (begin_value(w, key)) cr_text_add(w->text, "null");
 }
 
 void cr_json_put_hash(struct cr_json_writer *w, const char *key, uint64_t value) {
-    if (!w->text) return;
-    begin_value(w, key);
-    cr_text_add(w->text, "\"%016" PRIx64 "\"", value);
+    if (begin_value(w, key)) cr_text_add(w->text, "\"%016" PRIx64 "\"", value);
 }
