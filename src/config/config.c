@@ -11,9 +11,11 @@
 
 /* The only place from which a config can be written. */
 struct cr_config_allocation {
-    struct cr_config      config;
-    struct cr_config_src *src;
-    struct cr_arena       arena;
+    struct cr_config             config;
+    struct cr_config_src        *src;
+    struct cr_arena              arena;
+    struct cr_config_allocation *from;  /* has texts that this config refers to; NULL: none */
+    int                          users; /* this config while it is open, and those whose `from` it is */
 };
 
 /* ---- setting values ---- */
@@ -185,12 +187,12 @@ static cr_status config_load(struct cr_config_loader *l, const char *path, const
     CR_TRY(names_set(l, path));
     defaults_set(config, ~0u);
     if (config->stored) config->data.exif = false; /* 0.3.0 and older have no such key and ignore EXIF */
-    if (from)
-        CR_TRY(cr_config_files_copy(l, from));
-    else if (path)
+    if (from) {
+        config->file  = from->file;
+        config->files = from->files;
+    } else if (path)
         CR_TRY(cr_config_files_read(l, config->path));
-    CR_TRY(cr_config_files_keep(l));
-    for (int i = l->files - 1; i >= 0; i--) file_apply(l, &l->file[i]);
+    for (int i = config->files - 1; i >= 0; i--) file_apply(l, &config->file[i]);
     for (int i = 0; i < n; i++) CR_TRY(override_apply(l, overrides[i]));
     fit_to_channels("data.mean", &config->data.mean, config->data.channels, config);
     fit_to_channels("data.std", &config->data.std, config->data.channels, config);
@@ -198,13 +200,17 @@ static cr_status config_load(struct cr_config_loader *l, const char *path, const
     return cr_complaints_status(&l->complaints);
 }
 
-/* Allocates an empty config and its sources. The caller frees *out with cr_config_close(&(*out)->config). */
-static cr_status config_allocate(struct cr_config_allocation **out) {
+/* Allocates an empty config, which may refer to the texts of `from` (NULL: none), and its sources. The caller frees
+ * *out with cr_config_close(&(*out)->config). */
+static cr_status config_allocate(const struct cr_config *from, struct cr_config_allocation **out) {
     struct cr_config_allocation *a;
     CR_ALLOC(a, 1);
+    a->users             = 1;
+    a->from              = from ? from->allocation : NULL;
     a->config.allocation = a;
     a->config.src = a->src = cr_arena_alloc(&a->arena, (size_t)cr_key_count * sizeof *a->src);
     *out                   = a;
+    if (from) a->from->users++;
     if (a->src) return CR_OK;
     cr_config_close(&a->config);
     return CR_NO_MEMORY((size_t)cr_key_count * sizeof *a->src);
@@ -218,7 +224,7 @@ static cr_status config_make(const struct cr_config **out, const char *path, boo
                              const char *source, const char *const *overrides, int n) {
     struct cr_config_allocation *a;
     *out = NULL;
-    CR_TRY(config_allocate(&a));
+    CR_TRY(config_allocate(from, &a));
     a->config.stored          = stored;
     a->config.override_source = source;
     a->config.device_option   = strcmp(source, "options") == 0 ? "options.device = " : "--device ";
@@ -258,33 +264,16 @@ cr_status cr_config_reopen(const struct cr_config **config, const struct cr_conf
 }
 
 void cr_config_close(const struct cr_config *config) {
-    if (!config) return;
-    struct cr_config_allocation *a = config->allocation;
-    cr_arena_free(&a->arena);
-    cr_free(a);
+    struct cr_config_allocation *a = config ? config->allocation : NULL;
+    while (a && --a->users == 0) {
+        struct cr_config_allocation *from = a->from;
+        cr_arena_free(&a->arena);
+        cr_free(a);
+        a = from;
+    }
 }
 
 /* ---- a copy with other values ---- */
-
-/* Copies the texts that `config`, a copy of `from`, refers to. */
-static cr_status texts_copy(struct cr_config_loader *l, const struct cr_config *from) {
-    CR_TRY(names_set(l, from->path));
-    l->config->name = cr_arena_printf(l->arena, "%s", from->name);
-    CR_TRY(cr_config_files_copy(l, from));
-    CR_TRY(cr_config_files_keep(l));
-    for (int i = 0; i < cr_key_count; i++) {
-        const bool  is_text = cr_keys[i].kind == CR_KEY_TEXT;
-        char        why[64];
-        const char *text =
-            is_text ? cr_arena_printf(l->arena, "%s", *(const char *const *)cr_key_value(&cr_keys[i], from)) : "";
-        if (!text) return CR_NO_MEMORY(CR_INI_LINE_MAX);
-        if (is_text) CR_ASSERT(cr_value_parse(&cr_keys[i], l->config, text, why, sizeof why));
-        l->src[i] = from->src[i];
-        for (int f = 0; f < from->files; f++)
-            if (from->src[i].file == from->file[f].path) l->src[i].file = l->config->file[f].path;
-    }
-    return l->config->name ? CR_OK : CR_NO_MEMORY(strlen(from->name));
-}
 
 static cr_status change_apply(struct cr_config_loader *l, const char *change) {
     char                 dotted[80], why[600];
@@ -303,14 +292,15 @@ cr_status cr_config_derive(const struct cr_config **out, const struct cr_config 
                            const char *const *changes, int n) {
     struct cr_config_allocation *a;
     *out = NULL;
-    CR_TRY(config_allocate(&a));
-    a->config                      = *from;
-    a->config.allocation           = a;
-    a->config.src                  = a->src;
+    CR_TRY(config_allocate(from, &a));
+    a->config            = *from;
+    a->config.allocation = a;
+    a->config.src        = a->src;
+    memcpy(a->src, from->src, (size_t)cr_key_count * sizeof *a->src);
     struct cr_config_loader l      = loader_of(a);
-    cr_status               status = texts_copy(&l, from);
+    cr_status               status = CR_OK;
     locale_t                before = cr_c_locale_enter();
-    if (status == CR_OK) defaults_set(&a->config, reset);
+    defaults_set(&a->config, reset);
     for (int i = 0; i < n && status == CR_OK; i++) status = change_apply(&l, changes[i]);
     cr_c_locale_leave(before);
     if (status == CR_OK)

@@ -94,13 +94,13 @@ struct cr_config_src {
 CR_MUST cr_status cr_config_open(const struct cr_config **config, const char *path, const char *const *overrides,
                                  int n);
 /* The same with the files that `from` was read from and other overrides. Nothing is read again: the files may have
- * changed, or be pipes. *config does not refer to `from`. */
+ * changed, or be pipes. `from` may be closed before *config, by the same thread. */
 CR_MUST cr_status cr_config_reopen(const struct cr_config **config, const struct cr_config *from,
                                    const char *const *overrides, int n);
 /* A copy of `from` in which a command has other values: the defaults of the keys that decide one of `reset` (bits of
  * enum cr_key_decides), then n `changes` ("section.key=value"). The rules between keys are not checked again, and the
- * sources of all values stay those of `from`, so that messages name the user's lines. *config does not refer to `from`.
- * CR_ERR_CONFIG: a value is invalid. */
+ * sources of all values stay those of `from`, so that messages name the user's lines. `from` may be closed before
+ * *config, by the same thread. CR_ERR_CONFIG: a value is invalid. */
 CR_MUST cr_status cr_config_derive(const struct cr_config **config, const struct cr_config *from, unsigned reset,
                                    const char *const *changes, int n);
 /* The arguments `changes` and `n`. */

@@ -58,6 +58,7 @@ static cr_status include_read(struct cr_config_loader *l, bool *more) {
 }
 
 cr_status cr_config_files_read(struct cr_config_loader *l, const char *path) {
+    CR_ARENA_ALLOC(l->arena, l->file, CR_INCLUDE_DEPTH_MAX);
     CR_TRY(cr_ini_read(&l->file[0], path, l->config->stored, l->arena, &l->complaints));
     l->files                           = 1;
     bool                       more    = true;
@@ -68,41 +69,7 @@ cr_status cr_config_files_read(struct cr_config_loader *l, const char *path) {
                        "file itself instead of its folder, with --weights",
                        path, include->line);
     while (more) CR_TRY(include_read(l, &more));
-    return CR_OK;
-}
-
-static cr_status file_copy(struct cr_arena *arena, const struct cr_ini *from, struct cr_ini *out) {
-    const size_t         bytes = (size_t)CR_MAX(from->count, 1) * sizeof *from->entry;
-    struct cr_ini_entry *entry = cr_arena_alloc(arena, bytes);
-    if (!entry) return CR_NO_MEMORY(bytes);
-    for (int i = 0; i < from->count; i++) {
-        const struct cr_ini_entry *e = &from->entry[i];
-
-        entry[i] = (struct cr_ini_entry){.section = cr_arena_printf(arena, "%s", e->section), .line = e->line};
-        if (e->key) entry[i].key = cr_arena_printf(arena, "%s", e->key);
-        if (e->value) entry[i].value = cr_arena_printf(arena, "%s", e->value);
-        if (!entry[i].section || !entry[i].key != !e->key || !entry[i].value != !e->value)
-            return CR_NO_MEMORY(CR_INI_LINE_MAX);
-    }
-    *out       = *from;
-    out->entry = entry;
-    out->path  = cr_arena_printf(arena, "%s", from->path);
-    return out->path ? CR_OK : CR_NO_MEMORY(strlen(from->path));
-}
-
-cr_status cr_config_files_copy(struct cr_config_loader *l, const struct cr_config *from) {
-    for (int i = 0; i < from->files; i++) CR_TRY(file_copy(l->arena, &from->file[i], &l->file[i]));
-    l->files = from->files;
-    return CR_OK;
-}
-
-/* Keeps the files with the config. */
-cr_status cr_config_files_keep(struct cr_config_loader *l) {
-    const size_t   bytes = (size_t)CR_MAX(l->files, 1) * sizeof *l->file;
-    struct cr_ini *file  = cr_arena_alloc(l->arena, bytes);
-    if (!file) return CR_NO_MEMORY(bytes);
-    memcpy(file, l->file, (size_t)l->files * sizeof *l->file);
-    l->config->file  = file;
+    l->config->file  = l->file;
     l->config->files = l->files;
     return CR_OK;
 }

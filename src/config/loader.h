@@ -11,15 +11,11 @@ struct cr_config_loader {
     struct cr_config_src *src; /* config->src */
     struct cr_arena      *arena;
     struct cr_complaints  complaints;
-    struct cr_ini         file[CR_INCLUDE_DEPTH_MAX]; /* file[i + 1] is included by file[i] */
+    struct cr_ini        *file; /* [CR_INCLUDE_DEPTH_MAX]: file[i + 1] is included by file[i] */
     int                   files;
 };
 
-/* config/files.c: reads `path` and the files that it includes into loader->file. */
+/* config/files.c: reads `path` and the files that it includes into loader->file, which the config keeps. */
 CR_MUST cr_status cr_config_files_read(struct cr_config_loader *loader, const char *path);
-/* Copies the files of another config there. */
-CR_MUST cr_status cr_config_files_copy(struct cr_config_loader *loader, const struct cr_config *from);
-/* Keeps them with the config. */
-CR_MUST cr_status cr_config_files_keep(struct cr_config_loader *loader);
 
 #endif
