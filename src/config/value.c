@@ -155,36 +155,30 @@ static bool read_list(const struct reader *r, const char *text, int *count, int6
 bool cr_value_parse(const struct cr_key *key, struct cr_config *config, const char *text, char *why, size_t why_bytes) {
     const struct reader r     = {key, why, why_bytes};
     void               *field = (char *)config + key->offset;
-    *why                      = 0;
+    const char         *cannot;
+    *why = 0;
     switch (key->kind) {
     case CR_KEY_INT: return read_int(&r, "", text, field);
     case CR_KEY_AUTO: return read_auto(&r, text, field);
     case CR_KEY_REAL: return read_real(&r, "", text, field);
     case CR_KEY_BOOL: return read_bool(&r, text, field);
-    case CR_KEY_ENUM: {
-        int value = 0;
-        if (!read_enum(&r, text, &value)) return false;
-        memcpy(field, &value, sizeof value);
-        return true;
-    }
+    case CR_KEY_ENUM: return read_enum(&r, text, field);
     case CR_KEY_INTS: {
         struct cr_ints list = {0};
         if (!read_list(&r, text, &list.count, list.at, NULL)) return false;
-        memcpy(field, &list, sizeof list);
+        *(struct cr_ints *)field = list;
         return true;
     }
     case CR_KEY_REALS: {
         struct cr_reals list = {0};
         if (!read_list(&r, text, &list.count, NULL, list.at)) return false;
-        memcpy(field, &list, sizeof list);
+        *(struct cr_reals *)field = list;
         return true;
     }
-    case CR_KEY_TEXT: {
-        const char *cannot;
+    case CR_KEY_TEXT:
         if (!cr_ini_can_hold(text, &cannot)) return reject(&r, "the text %s", cannot);
-        memcpy(field, &text, sizeof text);
+        *(const char **)field = text;
         return true;
-    }
     }
     CR_ASSERT(!"unknown kind of key");
     return false;
@@ -194,9 +188,9 @@ bool cr_value_parse(const struct cr_key *key, struct cr_config *config, const ch
 
 const char *cr_value_default(const struct cr_key *key, char *buffer, size_t bytes) {
     switch (key->kind) {
-    case CR_KEY_INT: snprintf(buffer, bytes, "%" PRId64, key->int_default); return buffer;
     case CR_KEY_AUTO:
-        if (!key->int_default) return "auto";
+    case CR_KEY_INT:
+        if (key->kind == CR_KEY_AUTO && !key->int_default) return "auto";
         snprintf(buffer, bytes, "%" PRId64, key->int_default);
         return buffer;
     case CR_KEY_REAL: cr_real_print(key->real_default, buffer, bytes); return buffer;
@@ -218,23 +212,17 @@ static void print_real(struct cr_text *out, double value) {
 void cr_value_print(const struct cr_key *key, const struct cr_config *config, struct cr_text *out) {
     const void *field = cr_key_value(key, config);
     switch (key->kind) {
-    case CR_KEY_INT: cr_text_add(out, "%" PRId64, *(const int64_t *)field); break;
     case CR_KEY_AUTO:
-        if (*(const int64_t *)field)
-            cr_text_add(out, "%" PRId64, *(const int64_t *)field);
-        else
+    case CR_KEY_INT:
+        if (key->kind == CR_KEY_AUTO && !*(const int64_t *)field)
             cr_text_add(out, "auto");
+        else
+            cr_text_add(out, "%" PRId64, *(const int64_t *)field);
         break;
     case CR_KEY_REAL: print_real(out, *(const double *)field); break;
     case CR_KEY_BOOL: cr_text_add(out, "%s", *(const bool *)field ? "yes" : "no"); break;
     case CR_KEY_TEXT: cr_text_add(out, "%s", *(const char *const *)field); break;
-    case CR_KEY_ENUM: {
-        int value;
-        memcpy(&value, field, sizeof value);
-        CR_ASSERT(value >= 0 && value < key->words.count);
-        cr_text_add(out, "%s", key->words.at[value]);
-        break;
-    }
+    case CR_KEY_ENUM: cr_text_add(out, "%s", key->words.at[*(const int *)field]); break;
     case CR_KEY_INTS: {
         const struct cr_ints *list = field;
         for (int i = 0; i < list->count; i++) cr_text_add(out, "%s%" PRId64, i ? "," : "", list->at[i]);
@@ -259,17 +247,16 @@ bool cr_value_equal(const struct cr_key *key, const struct cr_config *a, const s
     case CR_KEY_REAL: return *(const double *)left == *(const double *)right;
     case CR_KEY_BOOL: return *(const bool *)left == *(const bool *)right;
     case CR_KEY_TEXT: return strcmp(*(const char *const *)left, *(const char *const *)right) == 0;
-    case CR_KEY_ENUM: return memcmp(left, right, sizeof(int)) == 0;
-    case CR_KEY_INTS: { /* unused elements are zero */
+    case CR_KEY_ENUM: return *(const int *)left == *(const int *)right;
+    case CR_KEY_INTS: {
         const struct cr_ints *x = left, *y = right;
-        return x->count == y->count && memcmp(x->at, y->at, sizeof x->at) == 0;
+        return x->count == y->count && memcmp(x->at, y->at, (size_t)x->count * sizeof x->at[0]) == 0;
     }
     case CR_KEY_REALS: {
         const struct cr_reals *x = left, *y = right;
-        if (x->count != y->count) return false;
-        for (int i = 0; i < x->count; i++)
-            if (x->at[i] != y->at[i]) return false;
-        return true;
+        bool                   equal = x->count == y->count;
+        for (int i = 0; i < x->count && equal; i++) equal = x->at[i] == y->at[i];
+        return equal;
     }
     }
     return false;
