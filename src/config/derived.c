@@ -51,20 +51,8 @@ bool cr_config_has_image_files(const struct cr_config *config) {
 
 bool cr_config_is_small(const struct cr_config *config) {
     if (config->model.stem != CR_STEM_AUTO) return config->model.stem == CR_STEM_CIFAR;
-    switch (config->model.arch) {
-    case CR_ARCH_RESNET18:
-    case CR_ARCH_RESNET34:
-    case CR_ARCH_RESNET50:
-    case CR_ARCH_RESNET101:
-    case CR_ARCH_RESNET152:
-    case CR_ARCH_WIDE_RESNET50_2:
-    case CR_ARCH_WIDE_RESNET101_2:
-    case CR_ARCH_RESNEXT50_32X4D:
-    case CR_ARCH_RESNEXT101_32X8D:
-    case CR_ARCH_RESNEXT101_64X4D: return false;
-    case CR_ARCH_CUSTOM: return !cr_config_has_image_files(config);
-    default: return true;
-    }
+    if (config->model.arch == CR_ARCH_CUSTOM) return !cr_config_has_image_files(config);
+    return config->model.arch >= CR_ARCH_RESNET20; /* config.def lists the networks for ImageNet first */
 }
 
 /* ---- data.image_sizes ---- */
