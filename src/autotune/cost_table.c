@@ -35,21 +35,14 @@ void cr_cost_cut(struct cr_cost_table *c, int entries) {
 }
 
 static cr_status grow_table(struct cr_cost_table *c) {
-    const int             more  = CR_MAX(256, c->capacity * 2);
-    struct cr_cost_entry *fresh = cr_realloc(c->entry, (size_t)more, sizeof *fresh);
-    if (!fresh) return CR_NO_MEMORY((size_t)more * sizeof *fresh);
-    c->entry    = fresh;
-    int *bucket = cr_realloc(c->bucket, (size_t)more, sizeof *bucket);
-    if (!bucket) return CR_NO_MEMORY((size_t)more * sizeof *bucket);
-    c->bucket   = bucket;
-    c->buckets  = more;
-    c->capacity = more;
+    CR_GROW(c->entry, c->entries, c->capacity, 256);
+    CR_GROW(c->bucket, c->capacity - 1, c->buckets, 256);
     cr_cost_cut(c, c->entries);
     return CR_OK;
 }
 
 cr_status cr_cost_add(struct cr_cost_table *c, const struct cr_cost_entry *entry) {
-    if (c->entries == c->capacity) CR_TRY(grow_table(c));
+    if (c->entries == c->buckets) CR_TRY(grow_table(c));
     struct cr_cost_entry e = *entry;
     e.hash                 = cr_cost_hash(e.signature);
     e.signature            = cr_arena_printf(&c->arena, "%s", e.signature);

@@ -99,6 +99,11 @@ struct cr_measure_memory {
 CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *scratch,
                                   const struct cr_kernel *kernel, const struct cr_program *program,
                                   const struct cr_op *op, double best, double *seconds);
+/* Points the operands and the workspace of *call to scratch memory: inputs to finite random values, or to zeros where
+ * they may be indices. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_measure_place(struct cr_device *device, struct cr_measure_memory *scratch,
+                                   const struct cr_program *program, const struct cr_op *op, size_t workspace,
+                                   struct cr_call *call);
 void              cr_measure_memory_release(struct cr_device *device, struct cr_measure_memory *scratch);
 
 #endif

@@ -56,8 +56,11 @@ static cr_status restore_noise(struct cr_device *device, struct cr_measure_memor
     const size_t   begin = s->clean_bytes;
     for (size_t at = begin; at < bytes;) {
         const size_t more = CR_MIN(at > begin ? at - begin : (size_t)PIECE_BYTES, bytes - at);
-        CR_TRY(device->backend->async->move(device, CR_STREAM_COMPUTE, noise + at,
-                                            at > begin ? noise + begin : s->piece, more));
+        const void  *from = at > begin ? noise + begin : s->piece;
+        if (device->backend->async)
+            CR_TRY(device->backend->async->move(device, CR_STREAM_COMPUTE, noise + at, from, more));
+        else
+            memcpy(noise + at, from, more); /* device memory is host memory */
         at += more;
     }
     s->clean_bytes = CR_MAX(begin, bytes);
@@ -140,6 +143,15 @@ static struct scratch_bytes place(const struct cr_device *device, const struct c
     if (workspace && s->noise) call->workspace = (char *)s->noise + size.noise;
     size.noise += aligned(device, workspace);
     return size;
+}
+
+cr_status cr_measure_place(struct cr_device *device, struct cr_measure_memory *scratch, const struct cr_program *p,
+                           const struct cr_op *op, size_t workspace, struct cr_call *call) {
+    struct scratch_bytes size = place(device, p, op, scratch, call, workspace);
+    CR_TRY(scratch_reserve(device, scratch, size.noise, size.zeros, size.inputs));
+    size                 = place(device, p, op, scratch, call, workspace);
+    scratch->clean_bytes = CR_MIN(scratch->clean_bytes, size.unwritten);
+    return CR_OK;
 }
 
 struct stopwatch {
@@ -249,18 +261,14 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
     const double     factor = scratch->shared_device ? shared_prune : prune_factor;
     struct cr_call   call;
     double           lower_s;
-    struct scratch_bytes size;
-    size_t               workspace = 0;
-    void                *prepared  = NULL;
-    cr_status            status    = CR_OK;
+    size_t           workspace = 0;
+    void            *prepared  = NULL;
+    cr_status        status    = CR_OK;
     CR_TRY(cr_kernel_prepare(device, kernel, p, op, &prepared, &workspace));
-    size = place(device, p, op, scratch, &call, workspace);
-    CR_TRY_OUT(scratch_reserve(device, scratch, size.noise, size.zeros, size.inputs));
-    size                 = place(device, p, op, scratch, &call, workspace);
-    scratch->clean_bytes = CR_MIN(scratch->clean_bytes, size.unwritten);
-    call.prepared        = prepared;
-    w.call               = &call;
-    w.separator          = scratch->zeros ? scratch->zeros : scratch->noise;
+    CR_TRY_OUT(cr_measure_place(device, scratch, p, op, workspace, &call));
+    call.prepared = prepared;
+    w.call        = &call;
+    w.separator   = scratch->zeros ? scratch->zeros : scratch->noise;
     CR_TRY_OUT(async->event_create(device, &w.from));
     CR_TRY_OUT(async->event_create(device, &w.to));
     CR_TRY_OUT(time_launch(&w, NULL, seconds)); /* warm-up: loads the kernel */
