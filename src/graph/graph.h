@@ -316,10 +316,13 @@ void cr_op_infer(const struct cr_program *program, const struct cr_op *op, int s
  * counts as 2). */
 void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double *bytes, double *flops);
 
-/* Write the ids of the tensors that an op reads or writes to `ids` and return their number. Both include the
- * workspace. */
+/* Write the ids of the tensors that an op reads, writes, or first reads and then writes, to `ids` and return their
+ * number. Reads and writes include the workspace. */
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
+int cr_op_operands(const struct cr_op *op, int ids[2 * CR_OP_IDS_MAX]);
+/* Returns the first op that writes the tensor, or CR_NONE. */
+int cr_program_writer(const struct cr_program *program, int tensor);
 
 /* Makes the op `fused` of `count` parts (at most CR_FUSED_MAX), which are copied into the program's arena. Without
  * memory, sets `failed`. */

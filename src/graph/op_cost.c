@@ -47,22 +47,22 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
         fused_cost(p, op, bytes, flops);
         return;
     }
-    int    ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
+    int    ids[2 * CR_OP_IDS_MAX], n = cr_op_operands(op, ids);
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
-    n = cr_op_writes(op, ids);
     for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
     *bytes = op->kind == CR_OP_barrier ? 0 : sum; /* a barrier moves no data */
     switch (op->kind) {
+    /* the slots of conv, conv_dgrad and conv_wgrad */
+    case CR_OP_group_conv:
+    case CR_OP_dense:
+    case CR_OP_qconv:
     case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
-    case CR_OP_group_conv: *flops = conv_flops(p, op->out[CR_OUT_group_conv_y], op->in[CR_IN_group_conv_w]); break;
     case CR_OP_group_conv_dgrad:
-        *flops = conv_flops(p, op->in[CR_IN_group_conv_dgrad_dy], op->in[CR_IN_group_conv_dgrad_w]);
-        break;
+    case CR_OP_dense_dgrad:
+    case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
     case CR_OP_group_conv_wgrad:
-        *flops = conv_flops(p, op->in[CR_IN_group_conv_wgrad_dy], op->out[CR_OUT_group_conv_wgrad_dw]);
-        break;
-    case CR_OP_qconv: *flops = conv_flops(p, op->out[CR_OUT_qconv_y], op->in[CR_IN_qconv_w]); break;
+    case CR_OP_dense_wgrad:
+    case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
     case CR_OP_conv_pair:
         *flops = conv_flops(p, op->out[CR_OUT_conv_pair_y], op->in[CR_IN_conv_pair_w]) +
                  conv_flops(p, op->out[CR_OUT_conv_pair_z], op->in[CR_IN_conv_pair_next_w]) +
@@ -76,32 +76,18 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
         break;
     case CR_OP_conv_pool: *flops = conv_pool_flops(p, op); break;
     case CR_OP_qstem: *flops = 4 * conv_flops(p, op->out[CR_OUT_qstem_y], op->in[CR_IN_qstem_w]); break;
-    case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
-    case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
     case CR_OP_conv_grad:
         *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->in[CR_IN_conv_grad_w]);
         if (op->out[CR_OUT_conv_grad_dx] >= 0 && op->out[CR_OUT_conv_grad_dw] >= 0) *flops *= 2;
         break;
     case CR_OP_gram: *flops = gram_flops(p, op); break;
-    case CR_OP_gram_bn_finalize:
-        *flops = 2.0 * elems_of(p, op->in[CR_IN_gram_bn_finalize_w]) *
-                 (double)p->tensor[op->in[CR_IN_gram_bn_finalize_w]].dim[3];
-        break;
-    case CR_OP_gram_bn_sums:
-        *flops =
-            2.0 * elems_of(p, op->in[CR_IN_gram_bn_sums_w]) * (double)p->tensor[op->in[CR_IN_gram_bn_sums_w]].dim[3];
-        break;
-    case CR_OP_gram_bn_grad:
-        *flops =
-            4.0 * elems_of(p, op->in[CR_IN_gram_bn_grad_w]) * (double)p->tensor[op->in[CR_IN_gram_bn_grad_w]].dim[3];
-        break;
+    case CR_OP_gram_bn_sums: /* the filter of 1x1 is the first slot of the three */
+    case CR_OP_gram_bn_finalize: *flops = conv_flops(p, op->in[0], op->in[0]); break;
+    case CR_OP_gram_bn_grad: *flops = 2 * conv_flops(p, op->in[0], op->in[0]); break;
     case CR_OP_gram_dgrad:
         *flops = 2.0 * elems_of(p, op->in[CR_IN_gram_dgrad_g]) * (double)p->tensor[op->in[CR_IN_gram_dgrad_x]].dim[3] +
                  2.0 * elems_of(p, op->in[CR_IN_gram_dgrad_x]) * (double)p->tensor[op->in[CR_IN_gram_dgrad_x]].dim[3];
         break;
-    case CR_OP_dense: *flops = conv_flops(p, op->out[CR_OUT_dense_y], op->in[CR_IN_dense_w]); break;
-    case CR_OP_dense_dgrad: *flops = conv_flops(p, op->in[CR_IN_dense_dgrad_dy], op->in[CR_IN_dense_dgrad_w]); break;
-    case CR_OP_dense_wgrad: *flops = conv_flops(p, op->in[CR_IN_dense_wgrad_dy], op->out[CR_OUT_dense_wgrad_dw]); break;
     case CR_OP_offload:
     case CR_OP_prefetch:
     case CR_OP_all_reduce:

@@ -76,24 +76,30 @@ struct cr_op cr_op_make(enum cr_op_kind kind, int layer) {
     return op;
 }
 
-int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
+static int slot_ids(const struct cr_op *op, bool out, int ids[CR_OP_IDS_MAX]) {
     int                 n    = 0, parts;
     const struct cr_op *part = cr_op_parts(op, &parts);
-    for (int k = 0; k < parts; k++)
-        for (int s = 0; s < cr_op_info(part[k].kind)->ins; s++)
-            if (part[k].in[s] >= 0) ids[n++] = part[k].in[s];
+    for (int k = 0; k < parts; k++) {
+        const struct cr_op_info *info  = cr_op_info(part[k].kind);
+        const int               *slots = out ? part[k].out : part[k].in, count = out ? info->outs : info->ins;
+        for (int s = 0; s < count; s++)
+            if (slots[s] >= 0) ids[n++] = slots[s];
+    }
     if (op->workspace >= 0) ids[n++] = op->workspace;
     return n;
 }
 
+int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
+    return slot_ids(op, false, ids);
+}
+
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
-    int                 n    = 0, parts;
-    const struct cr_op *part = cr_op_parts(op, &parts);
-    for (int k = 0; k < parts; k++)
-        for (int s = 0; s < cr_op_info(part[k].kind)->outs; s++)
-            if (part[k].out[s] >= 0) ids[n++] = part[k].out[s];
-    if (op->workspace >= 0) ids[n++] = op->workspace;
-    return n;
+    return slot_ids(op, true, ids);
+}
+
+int cr_op_operands(const struct cr_op *op, int ids[2 * CR_OP_IDS_MAX]) {
+    const int reads = cr_op_reads(op, ids);
+    return reads + cr_op_writes(op, ids + reads);
 }
 
 struct cr_op cr_op_fuse(struct cr_program *p, const struct cr_op *part, int count) {

@@ -148,8 +148,7 @@ static void infer_group_conv(struct rule *r) {
 }
 
 static void infer_bn_sums(struct rule *r) {
-    const struct cr_tensor *x = input(r, CR_IN_bn_sums_x);
-    set(r, wide(x), 2, 1, 1, x->dim[3]);
+    set_sums(r, input(r, CR_IN_bn_sums_x), input(r, CR_IN_bn_sums_x)->dim[3]);
 }
 
 static void infer_bn_finalize(struct rule *r) {
@@ -328,9 +327,7 @@ static void infer_bn_grad_finalize(struct rule *r) {
     CR_ASSERT(r->slot == CR_OUT_bn_grad_finalize_coeffs && r->op->attr.bn.count > 0);
     set(r, sums->dtype, 3, 1, 1, sums->dim[3]);
 }
-static void infer_bn_grad_apply(struct rule *r) {
-    set_like(r, input(r, CR_IN_bn_grad_apply_dy));
-}
+#define infer_bn_grad_apply infer_like_first
 static void infer_pool_bn_grad_sums(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_sums_x);
     check_coefficients(r, CR_IN_pool_bn_grad_sums_scale_bias, 2, x);

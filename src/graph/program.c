@@ -183,24 +183,27 @@ no_memory:
 
 /* ---- lifetimes ---- */
 
-bool cr_program_is_constant(const struct cr_program *p, int tensor) {
-    for (int i = 0; i < p->hoisted; i++)
+int cr_program_writer(const struct cr_program *p, int tensor) {
+    for (int i = 0; i < p->ops; i++)
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (p->op[i].out[s] == tensor) return true;
-    return p->hoisted > 0 && p->tensor[tensor].region == CR_REGION_STORE;
+            if (p->op[i].out[s] == tensor) return i;
+    return CR_NONE;
+}
+
+bool cr_program_is_constant(const struct cr_program *p, int tensor) {
+    const int writer = cr_program_writer(p, tensor);
+    return p->hoisted > 0 &&
+           (p->tensor[tensor].region == CR_REGION_STORE || (writer != CR_NONE && writer < p->hoisted));
 }
 
 void cr_program_lifetimes(struct cr_program *p) {
     for (int t = 0; t < p->tensors; t++) p->tensor[t].first = p->tensor[t].last = -1;
     for (int i = 0; i < p->ops; i++) {
-        int ids[CR_OP_IDS_MAX], n = cr_op_writes(&p->op[i], ids);
-        for (int pass = 0; pass < 2; pass++) {
-            for (int k = 0; k < n; k++) {
-                struct cr_tensor *t = &p->tensor[ids[k]];
-                if (t->first < 0) t->first = i;
-                t->last = i;
-            }
-            n = cr_op_reads(&p->op[i], ids);
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_operands(&p->op[i], ids);
+        for (int k = 0; k < n; k++) {
+            struct cr_tensor *t = &p->tensor[ids[k]];
+            if (t->first < 0) t->first = i;
+            t->last = i;
         }
     }
     for (int t = 0; t < p->tensors; t++)

@@ -53,9 +53,8 @@ static void note_idle(struct listing *l, int i, int t) {
 static void find_idle(struct listing *l) {
     for (int t = 0; t < l->p->tensors; t++) l->last_use[t] = -1;
     for (int i = 0; i < l->p->ops; i++) {
-        int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&l->p->op[i], ids);
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_operands(&l->p->op[i], ids);
         if (l->p->op[i].stream != CR_STREAM_COMPUTE || l->p->op[i].kind == CR_OP_barrier) continue;
-        n += cr_op_writes(&l->p->op[i], ids + n);
         for (int k = 0; k < n; k++) note_idle(l, i, ids[k]);
     }
 }

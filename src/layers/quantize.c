@@ -22,10 +22,8 @@ bool cr_layer_is_quantized(const struct cr_net *net, const char *path) {
 }
 
 static const struct cr_op *writer_of(const struct cr_program *p, int tensor) {
-    for (int i = p->ops - 1; i >= 0; i--)
-        for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (p->op[i].out[s] == tensor) return &p->op[i];
-    return NULL;
+    const int writer = cr_program_writer(p, tensor);
+    return writer == CR_NONE ? NULL : &p->op[writer];
 }
 
 /* Pooling and zero channels keep the values and their scale. A program that calibrates has no fake_quant: there the

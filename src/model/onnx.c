@@ -152,11 +152,6 @@ static void put_graph(struct cr_onnx *x, struct cr_text *model) {
     cr_pb_add_message(model, MODEL_GRAPH, &graph);
 }
 
-static void put_probabilities(struct cr_onnx *x) {
-    static const char *const logits[] = {"logits", NULL};
-    cr_onnx_put_node(x, "Sigmoid", "probabilities", logits);
-}
-
 static cr_status write_model(struct cr_onnx *x, const char *path) {
     struct cr_text model = {0}, opset = {0};
     bool           failed = x->nodes.failed || x->initializers.failed;
@@ -184,7 +179,8 @@ cr_status cr_onnx_write(const struct cr_onnx_network *network, const char *path,
     cr_status status = x.folded ? CR_OK : CR_NO_MEMORY((size_t)network->eval->ops);
     CR_ASSERT(x.p->real == CR_F32 && x.p->images >= 0 && x.p->logits >= 0);
     for (int i = 0; status == CR_OK && i < x.p->ops; i++) status = cr_onnx_put_op(&x, i);
-    if (status == CR_OK && network->thresholds) put_probabilities(&x);
+    if (status == CR_OK && network->thresholds)
+        cr_onnx_put_node(&x, "Sigmoid", "probabilities", CR_ONNX_INPUTS("logits"));
     if (status == CR_OK) status = write_model(&x, path);
     *integer_max = x.integer_max;
     cr_text_free(&x.nodes);

@@ -29,12 +29,11 @@ cr_status cr_onnx_put_blurpool(struct cr_onnx *x, const struct cr_op *op) {
     cr_onnx_put_tensor(x, name[1], DATA_FLOAT, 4, (const int64_t[]){C, 1, 3, 3}, filter,
                        (size_t)C * 9 * sizeof *filter);
     cr_free(filter);
-    const char *const pad[]  = {cr_onnx_name(x, op->in[CR_IN_blurpool_x]), name[0], NULL};
-    const char *const conv[] = {name[2], name[1], NULL};
-    struct cr_text    node   = cr_onnx_node_begin("Pad", name[2], pad);
+    struct cr_text node =
+        cr_onnx_node_begin("Pad", name[2], CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_blurpool_x]), name[0]));
     put_string(&node, "mode", "reflect");
     cr_onnx_node_end(x, &node);
-    node = cr_onnx_node_begin("Conv", cr_onnx_name(x, op->out[CR_OUT_blurpool_y]), conv);
+    node = cr_onnx_node_begin("Conv", cr_onnx_name(x, op->out[CR_OUT_blurpool_y]), CR_ONNX_INPUTS(name[2], name[1]));
     cr_onnx_attribute_int(&node, "group", C);
     cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){3, 3});
     cr_onnx_attribute_ints(&node, "strides", 2, (const int64_t[]){2, 2});

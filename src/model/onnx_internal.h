@@ -31,6 +31,8 @@ struct cr_onnx {
 
 /* ---- onnx_nodes.c ---- */
 
+/* The argument `inputs`: the names of the inputs of a node. */
+#define CR_ONNX_INPUTS(...) ((const char *const[]){__VA_ARGS__, NULL})
 /* Starts a node without attributes. The node has the name of its output; `inputs` ends with NULL. */
 struct cr_text cr_onnx_node_begin(const char *op_type, const char *output, const char *const *inputs);
 void           cr_onnx_attribute_int(struct cr_text *node, const char *name, int64_t value);
@@ -51,9 +53,8 @@ void        cr_onnx_part_names(const struct cr_onnx *onnx, const struct cr_op *o
 const char *cr_onnx_layer(const struct cr_onnx *onnx, const struct cr_op *op);
 /* Values of a parameter. */
 const float *cr_onnx_data(const struct cr_onnx *onnx, int param);
-/* The last op that reads a tensor (*count: number of readers); the op that writes it. CR_NONE: none. */
+/* The last op that reads a tensor (*count: number of readers). CR_NONE: none. */
 int cr_onnx_reader(const struct cr_program *program, int tensor, int *count);
-int cr_onnx_writer(const struct cr_program *program, int tensor);
 /* Finds the parameters of the BN whose tensor scale_bias is given: gamma, beta, mean, variance. */
 bool cr_onnx_bn_params(const struct cr_onnx *onnx, int scale_bias, int param[4], float *eps);
 

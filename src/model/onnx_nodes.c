@@ -127,15 +127,8 @@ int cr_onnx_reader(const struct cr_program *p, int tensor, int *count) {
     return found;
 }
 
-int cr_onnx_writer(const struct cr_program *p, int tensor) {
-    for (int i = 0; i < p->ops; i++)
-        for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (p->op[i].out[s] == tensor) return i;
-    return CR_NONE;
-}
-
 bool cr_onnx_bn_params(const struct cr_onnx *x, int scale_bias, int param[4], float *eps) {
-    const int writer = cr_onnx_writer(x->p, scale_bias);
+    const int writer = cr_program_writer(x->p, scale_bias);
     if (writer < 0 || x->p->op[writer].kind != CR_OP_bn_scale_bias) return false;
     const struct cr_op *op = &x->p->op[writer];
     const int slots[]      = {CR_IN_bn_scale_bias_gamma, CR_IN_bn_scale_bias_beta, CR_IN_bn_scale_bias_running_mean,
@@ -232,8 +225,8 @@ static cr_status put_maxpool(struct cr_onnx *x, const struct cr_op *op) {
     const struct cr_conv_attr *a = &op->attr.conv;
     if (op->in[CR_IN_maxpool_scale_bias] >= 0)
         return CR_FAIL(CR_ERR_FORMAT, "ONNX: a fused max pooling has no equivalent");
-    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_maxpool_x]), NULL};
-    struct cr_text    node     = cr_onnx_node_begin("MaxPool", cr_onnx_name(x, op->out[CR_OUT_maxpool_y]), inputs);
+    struct cr_text node = cr_onnx_node_begin("MaxPool", cr_onnx_name(x, op->out[CR_OUT_maxpool_y]),
+                                             CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_maxpool_x])));
     cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){a->window, a->window});
     cr_onnx_attribute_ints(&node, "pads", 4, (const int64_t[]){a->pad, a->pad, a->pad, a->pad});
     cr_onnx_attribute_ints(&node, "strides", 2, (const int64_t[]){a->stride, a->stride});
@@ -243,12 +236,11 @@ static cr_status put_maxpool(struct cr_onnx *x, const struct cr_op *op) {
 
 /* The mean over H,W, flattened for the classifier. */
 static cr_status put_avgpool(struct cr_onnx *x, const struct cr_op *op) {
-    char              pooled[256];
-    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_avgpool_x]), NULL}, *const flat_inputs[] = {pooled,
-                                                                                                           NULL};
+    char pooled[256];
     snprintf(pooled, sizeof pooled, "%s.pooled", cr_onnx_layer(x, op));
-    cr_onnx_put_node(x, "GlobalAveragePool", pooled, inputs);
-    struct cr_text node = cr_onnx_node_begin("Flatten", cr_onnx_name(x, op->out[CR_OUT_avgpool_y]), flat_inputs);
+    cr_onnx_put_node(x, "GlobalAveragePool", pooled, CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_avgpool_x])));
+    struct cr_text node =
+        cr_onnx_node_begin("Flatten", cr_onnx_name(x, op->out[CR_OUT_avgpool_y]), CR_ONNX_INPUTS(pooled));
     cr_onnx_attribute_int(&node, "axis", 1);
     cr_onnx_node_end(x, &node);
     return CR_OK;
@@ -285,19 +277,17 @@ static cr_status put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
     put_int64s(x, name[2], 2, (const int64_t[]){2, 3});
     put_int64s(x, name[3], 2, (const int64_t[]){stride, stride});
     put_int64s(x, name[4], 8, (const int64_t[]){0, front, 0, 0, 0, back, 0, 0});
-    const char *const slice[] = {
-        cr_onnx_name(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3], NULL};
-    const char *const pad[] = {name[5], name[4], NULL};
-    cr_onnx_put_node(x, "Slice", name[5], slice);
-    cr_onnx_put_node(x, "Pad", cr_onnx_name(x, op->out[CR_OUT_pad_shortcut_y]),
-                     pad); /* the defaults: mode constant, value 0 */
+    cr_onnx_put_node(x, "Slice", name[5],
+                     CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3]));
+    /* the defaults: mode constant, value 0 */
+    cr_onnx_put_node(x, "Pad", cr_onnx_name(x, op->out[CR_OUT_pad_shortcut_y]), CR_ONNX_INPUTS(name[5], name[4]));
     return CR_OK;
 }
 
 /* 2x2 average pooling; for odd sizes the last windows have one row or column. */
 static cr_status put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
-    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_avgpool2x2_x]), NULL};
-    struct cr_text    node = cr_onnx_node_begin("AveragePool", cr_onnx_name(x, op->out[CR_OUT_avgpool2x2_y]), inputs);
+    struct cr_text node = cr_onnx_node_begin("AveragePool", cr_onnx_name(x, op->out[CR_OUT_avgpool2x2_y]),
+                                             CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_avgpool2x2_x])));
     cr_onnx_attribute_int(&node, "ceil_mode", 1);
     cr_onnx_attribute_int(&node, "count_include_pad", 0);
     cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){2, 2});
@@ -312,12 +302,10 @@ static cr_status put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
     char                     name[CR_COUNT(part)][256];
     cr_onnx_part_names(x, op, (int)CR_COUNT(part), part, name);
     put_int64s(x, name[1], 2, (const int64_t[]){2, 3});
-    const char *const logit[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_logit]), NULL}, *const flat[] = {name[0],
-                                                                                                        name[1], NULL};
-    const char *const both[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_x]), name[2], NULL};
-    cr_onnx_put_node(x, "Sigmoid", name[0], logit);
-    cr_onnx_put_node(x, "Unsqueeze", name[2], flat);
-    cr_onnx_put_node(x, "Mul", cr_onnx_name(x, op->out[CR_OUT_se_scale_y]), both);
+    cr_onnx_put_node(x, "Sigmoid", name[0], CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_se_scale_logit])));
+    cr_onnx_put_node(x, "Unsqueeze", name[2], CR_ONNX_INPUTS(name[0], name[1]));
+    cr_onnx_put_node(x, "Mul", cr_onnx_name(x, op->out[CR_OUT_se_scale_y]),
+                     CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_se_scale_x]), name[2]));
     return CR_OK;
 }
 
@@ -331,14 +319,12 @@ static cr_status put_channel_conv(struct cr_onnx *x, const struct cr_op *op) {
     put_int64s(x, name[0], 1, (const int64_t[]){1});
     cr_onnx_put_tensor(x, q->name, DATA_FLOAT, 3, dim, cr_onnx_data(x, param_of(x, op->in[CR_IN_channel_conv_w])),
                        (size_t)taps * sizeof(float));
-    const char *const in[]  = {cr_onnx_name(x, op->in[CR_IN_channel_conv_x]), name[0], NULL};
-    const char *const row[] = {name[1], q->name, NULL}, *const sum[] = {name[2], name[0], NULL};
-    cr_onnx_put_node(x, "Unsqueeze", name[1], in);
-    struct cr_text node = cr_onnx_node_begin("Conv", name[2], row);
+    cr_onnx_put_node(x, "Unsqueeze", name[1], CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_channel_conv_x]), name[0]));
+    struct cr_text node = cr_onnx_node_begin("Conv", name[2], CR_ONNX_INPUTS(name[1], q->name));
     cr_onnx_attribute_ints(&node, "kernel_shape", 1, &taps);
     cr_onnx_attribute_ints(&node, "pads", 2, (const int64_t[]){taps / 2, taps / 2});
     cr_onnx_node_end(x, &node);
-    cr_onnx_put_node(x, "Squeeze", cr_onnx_name(x, op->out[CR_OUT_channel_conv_y]), sum);
+    cr_onnx_put_node(x, "Squeeze", cr_onnx_name(x, op->out[CR_OUT_channel_conv_y]), CR_ONNX_INPUTS(name[2], name[0]));
     return CR_OK;
 }
 

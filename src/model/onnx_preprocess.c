@@ -18,20 +18,17 @@
 #define HALF "images.half"
 
 static void put(struct cr_onnx *x, const char *type, const char *output, const char *a, const char *b) {
-    const char *const inputs[] = {a, b, NULL};
-    cr_onnx_put_node(x, type, output, inputs);
+    cr_onnx_put_node(x, type, output, CR_ONNX_INPUTS(a, b));
 }
 
 static void put_cast(struct cr_onnx *x, const char *output, const char *input, enum data_type type) {
-    const char *const inputs[] = {input, NULL};
-    struct cr_text    node     = cr_onnx_node_begin("Cast", output, inputs);
+    struct cr_text node = cr_onnx_node_begin("Cast", output, CR_ONNX_INPUTS(input));
     cr_onnx_attribute_int(&node, "to", type);
     cr_onnx_node_end(x, &node);
 }
 
 static void put_transpose(struct cr_onnx *x, const char *output, const char *input, int count, const int64_t *perm) {
-    const char *const inputs[] = {input, NULL};
-    struct cr_text    node     = cr_onnx_node_begin("Transpose", output, inputs);
+    struct cr_text node = cr_onnx_node_begin("Transpose", output, CR_ONNX_INPUTS(input));
     cr_onnx_attribute_ints(&node, "perm", count, perm);
     cr_onnx_node_end(x, &node);
 }
@@ -120,9 +117,8 @@ static void put_centre(struct cr_onnx *x, const char *output, const char *twice,
 
 /* "images.width.matrix" or "images.height.matrix" [size, length]. */
 static cr_status put_matrix(struct cr_onnx *x, bool wide, int64_t size) {
-    const char *const range[] = {ZERO, OF("length"), ONE, NULL};
     CR_TRY(put_shown(x, wide, size));
-    cr_onnx_put_node(x, "Range", OF("pixel"), range);
+    cr_onnx_put_node(x, "Range", OF("pixel"), CR_ONNX_INPUTS(ZERO, OF("length"), ONE));
     put_centre(x, OF("from"), OF("from.twice"), OF("from.odd"), OF("pixel"), OF("full"));
     put_centre(x, OF("to"), OF("to.twice"), OF("to.odd"), OF("shown"), OF("length"));
     put(x, "Sub", OF("offset"), OF("from"), OF("to"));

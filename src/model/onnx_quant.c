@@ -8,7 +8,7 @@
 #include <string.h>
 
 bool cr_onnx_is_quantized(const struct cr_onnx *x, int w) {
-    const int writer = cr_onnx_writer(x->p, w);
+    const int writer = cr_program_writer(x->p, w);
     return writer != CR_NONE && x->p->op[writer].kind == CR_OP_fake_quant_filter;
 }
 
@@ -28,18 +28,17 @@ cr_status cr_onnx_put_fake_quant(struct cr_onnx *x, const struct cr_op *op) {
     snprintf(zero_name, sizeof zero_name, "%s.zero", output);
     cr_onnx_put_tensor(x, scale_name, DATA_FLOAT, 0, NULL, &scale, sizeof scale);
     cr_onnx_put_tensor(x, zero_name, op->attr.quant.is_signed ? DATA_INT8 : DATA_UINT8, 0, NULL, &zero, sizeof zero);
-    const char *const first[]  = {cr_onnx_name(x, op->in[CR_IN_fake_quant_x]), scale_name, zero_name, NULL};
-    const char *const second[] = {integer, scale_name, zero_name, NULL};
-    cr_onnx_put_node(x, "QuantizeLinear", integer, first);
-    cr_onnx_put_node(x, "DequantizeLinear", output, second);
+    cr_onnx_put_node(x, "QuantizeLinear", integer,
+                     CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_fake_quant_x]), scale_name, zero_name));
+    cr_onnx_put_node(x, "DequantizeLinear", output, CR_ONNX_INPUTS(integer, scale_name, zero_name));
     return CR_OK;
 }
 
 /* The fake_quant whose values a tensor has, through pooling and zero channels. */
 static const struct cr_op *source_of(const struct cr_onnx *x, int tensor) {
-    int writer = cr_onnx_writer(x->p, tensor);
+    int writer = cr_program_writer(x->p, tensor);
     while (writer != CR_NONE && (x->p->op[writer].kind == CR_OP_maxpool || x->p->op[writer].kind == CR_OP_pad_shortcut))
-        writer = cr_onnx_writer(x->p, x->p->op[writer].in[0]);
+        writer = cr_program_writer(x->p, x->p->op[writer].in[0]);
     return writer != CR_NONE && x->p->op[writer].kind == CR_OP_fake_quant ? &x->p->op[writer] : NULL;
 }
 
@@ -103,8 +102,7 @@ static void put_channels(struct cr_onnx *x, const char *output, enum data_type t
     cr_onnx_put_tensor(x, name[0], type, dims, dim, integer, bytes);
     cr_onnx_put_tensor(x, name[1], DATA_FLOAT, 1, dim, scale, K * sizeof *scale);
     cr_onnx_put_tensor(x, name[2], type, 1, dim, zeros, K * width);
-    const char *const inputs[] = {name[0], name[1], name[2], NULL};
-    struct cr_text    node     = cr_onnx_node_begin("DequantizeLinear", output, inputs);
+    struct cr_text node = cr_onnx_node_begin("DequantizeLinear", output, CR_ONNX_INPUTS(name[0], name[1], name[2]));
     cr_onnx_attribute_int(&node, "axis", 0);
     cr_onnx_node_end(x, &node);
 }
@@ -157,7 +155,7 @@ static void put_node(struct cr_onnx *x, const struct cr_op *op, int output, cons
 
 cr_status cr_onnx_put_quantized(struct cr_onnx *x, const struct cr_op *op) {
     const bool          dense     = op->kind == CR_OP_dense;
-    const struct cr_op *filter_op = &x->p->op[cr_onnx_writer(x->p, op->in[CR_IN_conv_w])],
+    const struct cr_op *filter_op = &x->p->op[cr_program_writer(x->p, op->in[CR_IN_conv_w])],
                        *source    = source_of(x, op->in[CR_IN_conv_x]);
     struct filter f      = {.param = x->p->tensor[filter_op->in[CR_IN_fake_quant_filter_w]].param, .bn = {CR_NONE}};
     int           output = op->out[CR_OUT_conv_y], readers;

@@ -15,12 +15,6 @@ static int build(struct cr_teacher *teacher, int64_t batch, enum cr_dtype real, 
     return cr_model_emit(&net, &teacher->model, batch, teacher->model.eval_size);
 }
 
-static int writer_of(const struct cr_program *p, int tensor, enum cr_op_kind kind) {
-    for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == kind && p->op[i].out[0] == tensor) return i;
-    return CR_NONE;
-}
-
 /* A batch norm of the plain network. */
 struct norm {
     const struct cr_op *scale; /* bn_scale_bias */
@@ -28,10 +22,9 @@ struct norm {
 };
 
 static struct norm norm_of(const struct cr_program *p, const struct cr_op *apply) {
-    const int scale = writer_of(p, apply->in[CR_IN_bn_apply_scale_bias], CR_OP_bn_scale_bias),
-              conv  = writer_of(p, apply->in[CR_IN_bn_apply_x], CR_OP_conv);
-    CR_ASSERT(scale != CR_NONE);
-    return (struct norm){&p->op[scale], conv == CR_NONE ? NULL : &p->op[conv]};
+    const struct cr_op *scale = &p->op[cr_program_writer(p, apply->in[CR_IN_bn_apply_scale_bias])],
+                       *conv  = &p->op[cr_program_writer(p, apply->in[CR_IN_bn_apply_x])];
+    return (struct norm){scale, conv->kind == CR_OP_conv ? conv : NULL};
 }
 
 /* The parameter [2,C] that holds the scale and bias of a batch norm. */
@@ -91,8 +84,7 @@ static cr_status make_constants(struct cr_teacher *teacher, const float *value, 
         (void)scale_bias_param(&p, &norm, store);
     }
     if (store->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the teacher");
-    teacher->value = cr_alloc((size_t)CR_MAX(store->value_elems, (int64_t)1), sizeof *teacher->value);
-    if (!teacher->value) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the teacher's weights");
+    CR_ALLOC_OUT(teacher->value, (size_t)CR_MAX(store->value_elems, (int64_t)1));
     memcpy(teacher->value, value, (size_t)given * sizeof *value);
     for (int i = 0; i < p.ops; i++)
         if (p.op[i].kind == CR_OP_bn_apply) fold(teacher, &p, &p.op[i], running);
@@ -197,7 +189,7 @@ static bool shares_input(const struct cr_model *student, const struct cr_teacher
 /* The student's images, normalised as the teacher's were. */
 static int teacher_input(struct cr_program *p, const struct cr_model *student, const struct cr_program *from, int x,
                          int *teacher_x) {
-    const int own    = writer_of(p, x, CR_OP_normalize);
+    const int own    = cr_program_writer(p, x);
     int       theirs = CR_NONE;
     for (int i = 0; i < from->ops && theirs == CR_NONE; i++)
         if (from->op[i].kind == CR_OP_normalize) theirs = i;

@@ -45,14 +45,6 @@ static void contribute(struct backward *b, int tensor, int gradient) {
     b->grad[tensor] = tensor_of(p, cr_emit(p, &op, name), CR_OUT_add_y);
 }
 
-/* The first op that writes a tensor; CR_NONE: none. */
-static int writer_of(const struct cr_program *p, int tensor) {
-    for (int i = 0; i < p->ops; i++)
-        for (int s = 0; s < cr_op_info(p->op[i].kind)->outs; s++)
-            if (p->op[i].out[s] == tensor) return i;
-    return CR_NONE;
-}
-
 /* The trainable parameter of a STORE tensor; CR_NONE: no trainable parameter. */
 static int trainable_param(const struct cr_program *p, int tensor) {
     const int param = p->tensor[tensor].param;
@@ -144,7 +136,7 @@ static void grad_bn_training(struct backward *b, const struct cr_op *op, const s
     snprintf(name, sizeof name, "d.%s.sums", p->tensor[op->out[0]].name);
     int grad_sums = tensor_of(p, cr_emit(p, &sums_op, name), 0);
     if (p->failed) return;
-    const int sums = writer_of(p, finalize->in[CR_IN_bn_finalize_sums]);
+    const int sums = cr_program_writer(p, finalize->in[CR_IN_bn_finalize_sums]);
     if (sums != CR_NONE &&
         p->op[sums].kind == CR_OP_all_reduce) { /* the forward sums are all-reduced, so the gradient sums are too */
         struct cr_op all           = cr_op_make(CR_OP_all_reduce, op->layer);
@@ -178,7 +170,7 @@ static void grad_bn_apply(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
     int                x = op->in[CR_IN_bn_apply_x];
     CR_ASSERT(!op->attr.bn.relu && op->in[CR_IN_bn_apply_add] == CR_NONE); /* the program is not fused yet */
-    struct cr_op source = p->op[writer_of(p, op->in[CR_IN_bn_apply_scale_bias])];
+    struct cr_op source = p->op[cr_program_writer(p, op->in[CR_IN_bn_apply_scale_bias])];
     if (source.kind == CR_OP_bn_finalize) {
         grad_bn_training(b, op, &source, dy);
     } else if (needs_grad(b, x)) { /* frozen BN */

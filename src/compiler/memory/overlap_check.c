@@ -20,22 +20,16 @@ struct check {
     struct lifetime         *sorted, *live;
 };
 
-static void replay_ids(struct check *c, int op, const int *ids, int n) {
-    for (int i = 0; i < n; i++) {
-        struct lifetime *lifetime = &c->lifetime[ids[i]];
-        if (lifetime->first < 0) lifetime->first = op;
-        lifetime->last = op;
-    }
-}
-
 static void replay(struct check *c) {
     const struct cr_program *p = c->p;
     for (int t = 0; t < p->tensors; t++) c->lifetime[t] = (struct lifetime){t, -1, -1};
     for (int i = 0; i < p->ops; i++) {
-        int ids[CR_OP_IDS_MAX], n = cr_op_reads(&p->op[i], ids);
-        replay_ids(c, i, ids, n);
-        n = cr_op_writes(&p->op[i], ids);
-        replay_ids(c, i, ids, n);
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_operands(&p->op[i], ids);
+        for (int k = 0; k < n; k++) {
+            struct lifetime *lifetime = &c->lifetime[ids[k]];
+            if (lifetime->first < 0) lifetime->first = i;
+            lifetime->last = i;
+        }
     }
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && c->lifetime[t].first >= 0) c->lifetime[t].last = p->ops; /* behind the last op */
@@ -132,12 +126,10 @@ cr_status cr_plan_check(const struct cr_program *p, size_t alignment) {
     cr_status    status = CR_OK;
     struct check c      = {.p = p};
     size_t       n      = (size_t)CR_MAX(p->tensors, 1);
-    c.lifetime          = cr_alloc(n, sizeof *c.lifetime);
-    c.reuses            = cr_alloc(n, sizeof *c.reuses);
-    c.sorted            = cr_alloc(n, sizeof *c.sorted);
-    c.live              = cr_alloc(n, sizeof *c.live);
-    if (!c.lifetime || !c.reuses || !c.sorted || !c.live)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while checking the plan of program %s", p->name);
+    CR_ALLOC_OUT(c.lifetime, n);
+    CR_ALLOC_OUT(c.reuses, n);
+    CR_ALLOC_OUT(c.sorted, n);
+    CR_ALLOC_OUT(c.live, n);
     replay(&c);
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].region == CR_REGION_POOL && c.lifetime[t].first >= 0)

@@ -36,14 +36,9 @@ void cr_stream_clocks(const struct cr_program *p, struct cr_clock *clock) {
 
 /* ---- live intervals ---- */
 
-static int operands_of(const struct cr_op *op, int ids[2 * CR_OP_IDS_MAX]) {
-    int n = cr_op_reads(op, ids);
-    return n + cr_op_writes(op, ids + n);
-}
-
 /* Extends each tensor that op i uses up to op j, because j does not wait for i. */
 static void extend_up(const struct cr_program *p, struct cr_stream_interval *interval, int i, int j) {
-    int ids[2 * CR_OP_IDS_MAX], n = operands_of(&p->op[i], ids);
+    int ids[2 * CR_OP_IDS_MAX], n = cr_op_operands(&p->op[i], ids);
     for (int k = 0; k < n; k++) {
         interval[ids[k]].upper    = CR_MAX(interval[ids[k]].upper, j + 1);
         interval[ids[k]].crossing = true;
