@@ -98,28 +98,19 @@ CR_MUST cr_status cr_insert_op(struct cr_program *program, const struct cr_cost_
 CR_MUST cr_status cr_pass_buckets(struct cr_program *program, const struct cr_cost_model *cost_model,
                                   size_t bucket_bytes, enum cr_dtype wire);
 
-struct cr_recompute_report {
-    size_t before, after; /* largest sum of live bytes; `after` may exceed the limit */
-    int    recomputed;    /* ops that run twice */
-};
 /* Recomputes tensors (activation checkpointing) until at most `limit` bytes are live at each op or no candidate is
- * left. Runs after select: a repeated op keeps its kernel and algorithm, so results stay bitwise identical. Returns
- * CR_ERR_USAGE when tensors have been offloaded before. */
+ * left. Runs after select: a repeated op keeps its kernel and algorithm, so results stay bitwise identical. In *report,
+ * sets before and after, here the largest sums of live bytes, and recomputed. Returns CR_ERR_USAGE when tensors have
+ * been offloaded before. */
 CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
-                                    struct cr_recompute_report *report);
+                                    struct cr_fit_report *report);
 
-struct cr_offload_report {
-    size_t before, after;           /* largest sum of live bytes; `after` may exceed the limit */
-    int    tensors;                 /* offloaded tensors */
-    size_t bytes;                   /* of the offloaded tensors */
-    double seconds, seconds_before; /* predicted time of the program with and without offloading */
-    double stalled;                 /* part of `seconds` in which the compute stream waits for copies */
-};
 /* Offloads tensors to the HOST region until at most `limit` bytes are live at each op, by simulated times, or no
- * candidate is left. Runs after select. Leaves the program unchanged when a copy rate of the device is 0. Returns
- * CR_ERR_USAGE when the program uses several streams already. */
+ * candidate is left. Runs after select. Leaves the program unchanged when a copy rate of the device is 0. In *report,
+ * sets before and after, here the largest sums of live bytes, and what it says of offloading and of predicted times.
+ * Returns CR_ERR_USAGE when the program uses several streams already. */
 CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
-                                  enum cr_offload_score score, struct cr_offload_report *report);
+                                  enum cr_offload_score score, struct cr_fit_report *report);
 
 /* Rewrites a selected program so that its planned pool stays within options->pool_limit: by recomputing, by offloading
  * or by both, whichever is predicted to be fastest. When nothing keeps the limit, the program gets the smallest pool

@@ -26,17 +26,17 @@ static const char *const overrides[] = {"model.arch=resnet20", "data.kind=synthe
 
 /* The limit of the pass: a fraction of the plain program's pool. */
 static cr_status offload_by_pass(struct net *r) {
-    struct cr_program        plain;
-    struct cr_offload_report report;
+    struct cr_program    plain;
+    struct cr_fit_report report = {0};
     CR_TRY(cr_program_copy(&r->program, &plain));
     cr_status    status = hand_finish(&plain, &r->cost_model);
     const size_t pool   = plain.region_bytes[CR_REGION_POOL];
     cr_program_free(&plain);
     CR_TRY(status);
     CR_TRY(cr_pass_offload(&r->program, &r->cost_model, pool / 10 * 7, CR_OFFLOAD_BEST, &report));
-    printf("    the pass offloads %d tensors: %.1f to %.1f MiB\n", report.tensors, (double)report.before / (1 << 20),
+    printf("    the pass offloads %d tensors: %.1f to %.1f MiB\n", report.offloaded, (double)report.before / (1 << 20),
            (double)report.after / (1 << 20));
-    CHECK(report.tensors > 0);
+    CHECK(report.offloaded > 0);
     return CR_OK;
 }
 

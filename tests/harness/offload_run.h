@@ -14,16 +14,16 @@ static const struct cr_step_block block = {.lr = 0.1f, .momentum = 0.9f, .weight
 /* ---- a network and one of its programs ---- */
 
 struct offload_run {
-    const struct cr_config  *config;
-    struct cr_model          model;
-    struct cr_device        *device;
-    struct cr_cost_model     cost_model;
-    struct cr_program        program;
-    struct hand_offloads     offloads;
-    struct cr_offload_report report;
-    struct cr_memory         memory;
-    struct cr_exec          *exec;
-    bool                     random_streams;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_device       *device;
+    struct cr_cost_model    cost_model;
+    struct cr_program       program;
+    struct hand_offloads    offloads;
+    struct cr_fit_report    report;
+    struct cr_memory        memory;
+    struct cr_exec         *exec;
+    bool                    random_streams;
 };
 
 static const char *const basic[]      = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu",

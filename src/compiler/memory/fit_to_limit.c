@@ -44,32 +44,15 @@ struct search {
 
 /* ---- one strategy ---- */
 
-static cr_status recompute(const struct search *f, struct cr_program *p, size_t goal, struct cr_fit_report *r,
-                           size_t *live) {
-    struct cr_recompute_report report;
-    CR_TRY(cr_pass_recompute(p, f->cost_model, goal, &report));
-    r->recomputed = report.recomputed;
-    *live         = report.after;
-    return CR_OK;
-}
-
-static cr_status offload(const struct search *f, struct cr_program *p, size_t goal, enum cr_offload_score score,
-                         struct cr_fit_report *r, size_t *live) {
-    struct cr_offload_report report;
-    CR_TRY(cr_pass_offload(p, f->cost_model, goal, score, &report));
-    r->offloaded     = report.tensors;
-    r->offload_bytes = report.bytes;
-    *live            = report.after;
-    return CR_OK;
-}
-
 /* Rewrites the program by the strategy. *live: live bytes that remain, as the last pass counts them. */
 static cr_status run_strategy(const struct search *f, const struct strategy *w, struct cr_program *p, size_t goal,
                               bool quick, struct cr_fit_report *r, size_t *live) {
     const enum cr_offload_score score = quick && w->score == CR_OFFLOAD_BEST ? CR_OFFLOAD_ROUGH : w->score;
-    *live                             = f->live;
-    if (w->recompute) CR_TRY(recompute(f, p, goal + w->offload_bytes, r, live));
-    return w->offload && *live > goal ? offload(f, p, goal, score, r, live) : CR_OK;
+    r->after                          = f->live;
+    if (w->recompute) CR_TRY(cr_pass_recompute(p, f->cost_model, goal + w->offload_bytes, r));
+    if (w->offload && r->after > goal) CR_TRY(cr_pass_offload(p, f->cost_model, goal, score, r));
+    *live = r->after;
+    return CR_OK;
 }
 
 static cr_status predict(const struct search *f, struct cr_program *p, struct cr_fit_report *r) {
@@ -159,9 +142,11 @@ static cr_status refine(struct search *f, const struct strategy *w, size_t goal)
     size_t       live  = 0, bound;
     for (int round = 0; round < ROUNDS; round++) {
         struct cr_program    p;
-        struct cr_fit_report r = {.before = f->found.before, .seconds_before = f->found.seconds_before};
+        struct cr_fit_report r = {0};
         CR_TRY(cr_program_copy(f->plain, &p));
         cr_status status = run_strategy(f, w, &p, goal, false, &r, &live);
+        r.before         = f->found.before;
+        r.seconds_before = f->found.seconds_before;
         if (status == CR_OK) status = predict(f, &p, &r);
         const bool slower = f->found.after <= limit && r.seconds >= f->found.seconds; /* a plan would not help */
         if (status == CR_OK && !slower) status = plan(f, &p, &r, &bound);

@@ -141,7 +141,7 @@ static cr_status rewrite(struct cr_program *p, const struct cr_cost_model *cost_
 /* ---- the pass ---- */
 
 static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *cost_model, struct cr_offload_work *w,
-                             enum cr_offload_score score, struct cr_offload_report *report) {
+                             enum cr_offload_score score, struct cr_fit_report *report) {
     struct cr_offload_schedule s;
     bool                      *chosen;
     CR_ARENA_ALLOC(&w->arena, chosen, (size_t)CR_MAX(w->count, 1));
@@ -149,20 +149,19 @@ static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *c
     if (status == CR_OK) status = cr_offload_choose(w, score, chosen, &s);
     if (status == CR_OK && s.tensors) status = rewrite(p, cost_model, w, &s);
     if (status == CR_OK && s.tensors) {
-        report->after   = s.peak;
-        report->tensors = s.tensors;
-        report->bytes   = s.bytes;
-        report->seconds = s.total;
-        report->stalled = s.stalled;
+        report->after         = s.peak;
+        report->offloaded     = s.tensors;
+        report->offload_bytes = s.bytes;
+        report->seconds       = s.total;
+        report->stalled       = s.stalled;
     }
     cr_arena_free(&s.arena);
     return status;
 }
 
 cr_status cr_pass_offload(struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
-                          enum cr_offload_score score, struct cr_offload_report *report) {
+                          enum cr_offload_score score, struct cr_fit_report *report) {
     struct cr_offload_work w;
-    *report = (struct cr_offload_report){0};
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].stream != CR_STREAM_COMPUTE)
             return CR_FAIL(CR_ERR_USAGE, "program %s: the program uses several streams already, before offloading",

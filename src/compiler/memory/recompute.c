@@ -347,7 +347,7 @@ static cr_status try_undo(struct recompute *f, int copy, size_t limit, bool *und
 }
 
 /* A chain may repeat an op that another chain repeats too, and later choices free more than is needed. */
-static cr_status undo_needless(struct recompute *f, size_t limit, struct cr_recompute_report *report) {
+static cr_status undo_needless(struct recompute *f, size_t limit, struct cr_fit_report *report) {
     for (int k = f->repeats - 1; k >= 0 && report->after <= limit; k--) {
         bool undone;
         CR_TRY(try_undo(f, f->repeated[k], limit, &undone));
@@ -357,7 +357,7 @@ static cr_status undo_needless(struct recompute *f, size_t limit, struct cr_reco
     return CR_OK;
 }
 
-static cr_status recompute_all(struct recompute *f, size_t limit, struct cr_recompute_report *report) {
+static cr_status recompute_all(struct recompute *f, size_t limit, struct cr_fit_report *report) {
     const int max_recomputed = 2 * f->p->ops; /* each recomputation adds new gaps; this bound guarantees termination */
     CR_TRY(analyse(f));
     report->before = f->load[peak_op(f)];
@@ -375,9 +375,9 @@ static cr_status recompute_all(struct recompute *f, size_t limit, struct cr_reco
 }
 
 cr_status cr_pass_recompute(struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
-                            struct cr_recompute_report *report) {
+                            struct cr_fit_report *report) {
     struct recompute f = {.p = p, .cost_model = cost_model};
-    *report            = (struct cr_recompute_report){0};
+    report->recomputed = 0;
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_offload)
             return CR_FAIL(CR_ERR_USAGE, "program %s: recomputation does not count copies in flight", p->name);

@@ -64,14 +64,14 @@ static int op_of(const struct cr_program *p, enum cr_op_kind kind,
 /* Small ops of 1 s, a limit of six units: b is offloaded, from 2 s to 4 s; with a margin of 5 % the copy has ended at
  * op 5. b is read at 14 s: its copy back is planned for 11.9 s, and op 11 begins at 11 s. No op waits. */
 TEST(a_copy_hides) {
-    OWNED(three)             t = {0};
-    struct cr_offload_report r;
-    struct cr_simulation     time;
+    OWNED(three)         t = {0};
+    struct cr_fit_report r = {0};
+    struct cr_simulation time;
     three_open(&t, 1);
     struct cr_cost_model cost_model = hand_cost_model(&t.h);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, SIX, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_INT(r.tensors, 1);
-    CHECK_INT(r.bytes, 2 * UNIT); /* b is enough, and smaller than a */
+    CHECK_INT(r.offloaded, 1);
+    CHECK_INT(r.offload_bytes, 2 * UNIT); /* b is enough, and smaller than a */
     CHECK(r.before > 7 * UNIT && r.after <= SIX);
     CHECK_NEAR(r.seconds_before, 16, 1e-9);
     CHECK_NEAR(r.seconds, 16, 1e-9);
@@ -97,13 +97,13 @@ TEST(a_copy_hides) {
 /* Small ops of 1 ms: b is copied out at 4 s, before c can be written: op 7 waits for 1.995 s. c is read at 6 s: only
  * then is there room for b', whose copy ends at 8 s; b' is needed at 6.005 s: 1.995 s again. */
 TEST(copies_that_do_not_hide_stall) {
-    OWNED(three)             t = {0};
-    struct cr_offload_report r;
-    struct cr_simulation     time;
+    OWNED(three)         t = {0};
+    struct cr_fit_report r = {0};
+    struct cr_simulation time;
     three_open(&t, 0.001);
     struct cr_cost_model cost_model = hand_cost_model(&t.h);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, SIX, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_INT(r.tensors, 1);
+    CHECK_INT(r.offloaded, 1);
     CHECK_NEAR(r.seconds_before, 6.01, 1e-9);
     CHECK_NEAR(r.seconds, 10, 1e-9);
     CHECK_NEAR(r.stalled, 3.99, 1e-9);
@@ -114,7 +114,7 @@ TEST(copies_that_do_not_hide_stall) {
     three_open(&t, 1); /* less than a needs: as little as possible */
     cost_model = hand_cost_model(&t.h);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, THREE, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_INT(r.tensors, 1); /* a; the op that writes it needs it in any case, and b next to c is smaller */
+    CHECK_INT(r.offloaded, 1); /* a; the op that writes it needs it in any case, and b next to c is smaller */
     CHECK_NEAR((double)r.after / UNIT, 4, 0.01);
     CHECK(plan_of(&t.h.p) <= 4 * UNIT + 4096);
     CHECK_STATUS(cr_program_predict(&t.h.p, &cost_model, &time), CR_OK);
@@ -123,18 +123,18 @@ TEST(copies_that_do_not_hide_stall) {
 }
 
 TEST(nothing_is_offloaded_without_need) {
-    OWNED(three)             t = {0};
-    struct cr_offload_report r;
+    OWNED(three)         t = {0};
+    struct cr_fit_report r = {0};
     three_open(&t, 1);
     struct cr_cost_model cost_model = hand_cost_model(&t.h), none = hand_cost_model(&t.h);
     none.to_host_bytes_per_s = 0;
     CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, 8 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK(r.tensors == 0 && r.after == r.before && t.h.p.ops == t.ops && r.seconds == r.seconds_before);
+    CHECK(r.offloaded == 0 && r.after == r.before && t.h.p.ops == t.ops && r.seconds == r.seconds_before);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &none, 4 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK); /* no streams for copies */
-    CHECK(r.tensors == 0 && r.after > 4 * UNIT && t.h.p.ops == t.ops);
+    CHECK(r.offloaded == 0 && r.after > 4 * UNIT && t.h.p.ops == t.ops);
     t.h.p.tensor[t.a].keep = t.h.p.tensor[t.b].keep = t.h.p.tensor[t.c].keep = true; /* other ops read them */
     CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, 4 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK(r.tensors == 0 && r.after > 4 * UNIT);
+    CHECK(r.offloaded == 0 && r.after > 4 * UNIT);
 }
 
 /* Whatever allocation fails, the program is complete or unchanged, and no memory leaks. */
@@ -190,12 +190,12 @@ TEST(scores_choose) {
     } cases[] = {{CR_OFFLOAD_DOA, "b'"},   {CR_OFFLOAD_AOA, "a'"},   {CR_OFFLOAD_WDOA, "a'"},
                  {CR_OFFLOAD_SWDOA, "a'"}, {CR_OFFLOAD_FIRST, "a'"}, {CR_OFFLOAD_BEST, "b'"}};
     for (size_t k = 0; k < CR_COUNT(cases); k++) {
-        OWNED(three)             t = {0};
-        struct cr_offload_report r;
+        OWNED(three)         t = {0};
+        struct cr_fit_report r = {0};
         three_open(&t, 1);
         struct cr_cost_model cost_model = hand_cost_model(&t.h);
         CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, SIX, cases[k].score, &r), CR_OK);
-        CHECK_INT(r.tensors, 1);
+        CHECK_INT(r.offloaded, 1);
         if (cr_tensor_find(&t.h.p, cases[k].takes) == CR_NONE)
             TEST_FAIL_("score %d did not offload %s", (int)cases[k].score, cases[k].takes);
     }
@@ -243,8 +243,8 @@ TEST(the_planned_pool_counts) {
 /* `last` reuses the storage of a; b is live while a is idle. Live units: 4, 10, 10, 10, 4, ... and 4 + c at `last`;
  * with a offloaded 6 in the middle, but at `last` both a' and the output exist: 4 + 4 + 1. */
 TEST(offload_prevents_reuse_in_place) {
-    struct hand              h = {.seconds = {0}};
-    struct cr_offload_report r;
+    struct hand          h = {.seconds = {0}};
+    struct cr_fit_report r = {0};
     cr_program_init(&h.p, "last", NULL);
     const int x = cr_tensor_add(&h.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 1, 256);
     const int a = hand_tensor(&h, "a", 4), b = hand_tensor(&h, "b", 6), c = hand_tensor(&h, "c", 1),
@@ -263,7 +263,7 @@ TEST(offload_prevents_reuse_in_place) {
     hand_op(&h, 10, y, c, e);
     const struct cr_cost_model cost_model = hand_cost_model(&h);
     CHECK_STATUS(cr_pass_offload(&h.p, &cost_model, 8 * UNIT, CR_OFFLOAD_DOA, &r), CR_OK);
-    CHECK_INT(r.tensors, 1);
+    CHECK_INT(r.offloaded, 1);
     CHECK_NEAR((double)r.before / UNIT, 10, 0.01);
     CHECK_NEAR((double)r.after / UNIT, 9, 0.01);
     CHECK_NEAR((double)plan_of(&h.p) / UNIT, 9, 0.01);
@@ -272,9 +272,9 @@ TEST(offload_prevents_reuse_in_place) {
 
 /* a is in flight from 1 s to 5 s while most is live. Recomputation, which does not count that, comes before offload. */
 TEST(copies_in_flight_count) {
-    struct hand                h = {.seconds = {0}};
-    struct cr_offload_report   report;
-    struct cr_recompute_report again;
+    struct hand          h      = {.seconds = {0}};
+    struct cr_fit_report report = {0};
+    struct cr_fit_report again  = {0};
     cr_program_init(&h.p, "away", NULL);
     const int    x = cr_tensor_add(&h.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 4, UNIT);
     const int    a = hand_tensor(&h, "a", 4), b = hand_tensor(&h, "b", 5), c = hand_tensor(&h, "c", 6);
@@ -295,7 +295,7 @@ TEST(copies_in_flight_count) {
     small_op(&t, 1, a);
     const struct cr_cost_model cost_model = hand_cost_model(&t.h);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, 9 * UNIT + UNIT / 2, CR_OFFLOAD_BEST, &report), CR_OK);
-    CHECK_INT(report.tensors, 1);
+    CHECK_INT(report.offloaded, 1);
     CHECK_NEAR(report.stalled, 0, 1e-9);
     CHECK_NEAR((double)report.after / UNIT, 9, 0.01);
     CHECK_STATUS(cr_pass_recompute(&t.h.p, &cost_model, 1, &again), CR_ERR_USAGE);

@@ -34,8 +34,8 @@ static void read_late(struct cr_program *p, int a) {
 
 /* A tensor can be recomputed only where its inputs are still live. */
 TEST(operands_must_be_live) {
-    struct cr_program          p;
-    struct cr_recompute_report r;
+    struct cr_program    p;
+    struct cr_fit_report r = {0};
     cr_program_init(&p, "hand", NULL);
     const int x = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 8);
     read_late(&p, emitted(&p, op_on(CR_OP_relu, x), "a"));
@@ -127,9 +127,9 @@ TEST(random_programs_keep_their_values) {
     struct cr_rng rng = cr_rng_make(7, CR_RNG_TEST, 0, 0);
     int           met = 0, chains = 0, repeated = 0, needless = 0;
     for (int round = 0; round < 300; round++) {
-        OWNED(program)             p = {0};
-        struct cr_recompute_report r;
-        size_t                     whole, peak;
+        OWNED(program)       p = {0};
+        struct cr_fit_report r = {0};
+        size_t               whole, peak;
         make_random(&p, &rng);
         const double value = value_of(&p, &whole);
         const size_t limit = whole - whole / FORWARD * (1 + cr_rng_below(&rng, 6));
