@@ -38,10 +38,11 @@ struct cr_offload_work {
     struct cr_arena              arena;   /* holds the arrays */
 };
 
-/* Finds the candidates whose gap contains an op above the limit. The program must be selected. Returns CR_ERR_MEMORY or
- * an error of cost_model->cost. The caller frees out->arena, also after a failure. */
-CR_MUST cr_status cr_offload_work_open(const struct cr_program *program, const struct cr_cost_model *cost_model,
-                                       size_t limit, struct cr_offload_work *out);
+/* Finds the candidates whose gap contains an op above the limit, and the lifetimes of all tensors. The program must be
+ * selected. Returns CR_ERR_MEMORY or an error of cost_model->cost. The caller frees out->arena, also after a
+ * failure. */
+CR_MUST cr_status cr_offload_work_open(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
+                                       struct cr_offload_work *out);
 /* The largest of the live bytes load[ops]. */
 static inline size_t cr_offload_peak(const struct cr_offload_work *w, const size_t *load) {
     size_t peak = 0;

@@ -2,105 +2,41 @@
  *
  * All ops are on the compute stream here, so the time between two ops is a difference of start times. */
 #include "compiler/memory/offload.h"
+#include "compiler/uses.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Smaller tensors are not worth a copy: less than 1 MiB and less than 1/1000 of the peak. */
 enum { BYTES_MIN = 1 << 20, POOL_FRACTION = 1000 };
 
 struct find {
     struct cr_offload_work *w;
-    int                    *begin, *at;   /* uses of tensor t: at[begin[t]] ... at[begin[t + 1] - 1], ascending */
-    int                    *reused_at;    /* [tensors] op that reuses its storage in place, or CR_NONE */
+    struct cr_uses          uses;
+    bool                   *reused;       /* [tensors] an op reuses its storage in place */
     bool                   *reuses_input; /* [tensors] its writer reuses the storage of an input */
     int                    *above;        /* [ops + 1] number of earlier ops that are above the limit */
 };
 
 static size_t rounded(const struct cr_offload_work *w, size_t bytes) {
-    return (bytes + w->alignment - 1) / w->alignment * w->alignment;
-}
-
-/* ---- uses ---- */
-
-static int operands_of(const struct cr_op *op, int ids[2 * CR_OP_IDS_MAX]) {
-    const int n   = cr_op_reads(op, ids);
-    int       all = n + cr_op_writes(op, ids + n), unique = 0;
-    for (int i = 0; i < all; i++) { /* removes duplicates */
-        bool duplicate = false;
-        for (int k = 0; k < unique; k++) duplicate |= ids[k] == ids[i];
-        if (!duplicate) ids[unique++] = ids[i];
-    }
-    return unique;
-}
-
-static cr_status find_uses(struct find *f) {
-    const struct cr_program *p = f->w->p;
-    int                      ids[2 * CR_OP_IDS_MAX];
-    for (int i = 0; i < p->ops; i++) {
-        const int n = operands_of(&p->op[i], ids);
-        for (int k = 0; k < n; k++) f->begin[ids[k] + 1]++;
-    }
-    for (int t = 0; t < p->tensors; t++) f->begin[t + 1] += f->begin[t];
-    CR_ARENA_ALLOC(&f->w->arena, f->at, (size_t)CR_MAX(f->begin[p->tensors], 1));
-    int *next;
-    CR_ALLOC(next, (size_t)CR_MAX(p->tensors, 1));
-    for (int i = 0; i < p->ops; i++) {
-        const int n = operands_of(&p->op[i], ids);
-        for (int k = 0; k < n; k++) f->at[f->begin[ids[k]] + next[ids[k]]++] = i;
-    }
-    cr_free(next);
-    return CR_OK;
-}
-
-static bool is_used(const struct find *f, int t) {
-    return f->begin[t + 1] > f->begin[t];
-}
-
-static int first_use(const struct find *f, int t) {
-    return f->at[f->begin[t]];
-}
-
-static int last_use(const struct find *f, int t) {
-    return f->w->p->tensor[t].keep ? f->w->p->ops - 1 : f->at[f->begin[t + 1] - 1];
+    return cr_aligned(bytes, w->alignment);
 }
 
 /* ---- load ---- */
 
-/* Mirrors compiler/memory/plan_memory.c: the output reuses the storage of an input whose last use is this op; of
- * several inputs, the one that was written last. */
+/* The output reuses the storage of an input whose last use is this op. */
 static void reuse_storage(struct find *f, int op, int slot) {
-    const struct cr_program *p     = f->w->p;
-    const struct cr_op      *o     = &p->op[op];
-    const unsigned           slots = cr_op_inplace(o->kind, slot);
-    const int                out   = o->out[slot];
-    int                      best  = CR_NONE;
-    if (!slots || out < 0 || p->tensor[out].region != CR_REGION_POOL || first_use(f, out) != op) return;
-    for (int s = 0; s < cr_op_info(o->kind)->ins; s++) {
-        const int in = o->in[s];
-        if (!(slots >> s & 1) || in < 0 || in == out || p->tensor[in].region != CR_REGION_POOL || p->tensor[in].keep)
-            continue;
-        bool used_elsewhere = false;
-        for (int k = 0; k < cr_op_info(o->kind)->ins; k++) used_elsewhere |= o->in[k] == in && !(slots >> k & 1);
-        if (used_elsewhere || p->tensor[in].bytes != p->tensor[out].bytes || last_use(f, in) != op ||
-            f->reused_at[in] != CR_NONE)
-            continue;
-        if (best == CR_NONE || first_use(f, in) > first_use(f, best)) best = in;
-    }
-    if (best == CR_NONE) return;
-    f->reused_at[best]   = op;
-    f->reuses_input[out] = true;
-    f->w->load[op] -= rounded(f->w, p->tensor[out].bytes);
+    const struct cr_program *p  = f->w->p;
+    const int                in = cr_reused_input(p, op, slot, f->reused);
+    if (in == CR_NONE) return;
+    f->reused[in]                        = true;
+    f->reuses_input[p->op[op].out[slot]] = true;
+    f->w->load[op] -= rounded(f->w, p->tensor[in].bytes);
 }
 
 static void find_load(struct find *f) {
     struct cr_offload_work  *w = f->w;
     const struct cr_program *p = w->p;
-    for (int t = 0; t < p->tensors; t++) {
-        f->reused_at[t] = CR_NONE;
-        if (p->tensor[t].region != CR_REGION_POOL || !is_used(f, t)) continue;
-        for (int i = first_use(f, t); i <= last_use(f, t); i++) w->load[i] += rounded(w, p->tensor[t].bytes);
-    }
+    cr_add_live_bytes(p, w->alignment, w->load);
     for (int i = 0; i < p->ops; i++)
         for (int s = 0; s < cr_op_info(p->op[i].kind)->outs; s++) reuse_storage(f, i, s);
     for (int i = 0; i < p->ops; i++) f->above[i + 1] = f->above[i] + (w->load[i] > w->limit);
@@ -112,8 +48,8 @@ static void find_load(struct find *f) {
 static bool find_gap(const struct find *f, int t, struct cr_offload_candidate *c) {
     const double *begin   = f->w->begin;
     double        longest = -1;
-    for (int k = f->begin[t]; k + 1 < f->begin[t + 1]; k++) {
-        const int early = f->at[k], late = f->at[k + 1];
+    for (int k = f->uses.begin[t]; k + 1 < f->uses.end[t]; k++) {
+        const int early = f->uses.at[k], late = f->uses.at[k + 1];
         if (late <= early + 1 || f->above[late] == f->above[early + 1] || begin[late] - begin[early + 1] <= longest)
             continue;
         longest  = begin[late] - begin[early + 1];
@@ -125,8 +61,8 @@ static bool find_gap(const struct find *f, int t, struct cr_offload_candidate *c
 
 /* Returns whether the tensor is written more than once. A copy behind its first writer would be stale. */
 static bool is_written_again(const struct find *f, int t) {
-    for (int k = f->begin[t] + 1; k < f->begin[t + 1]; k++) {
-        int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->w->p->op[f->at[k]], ids);
+    for (int k = f->uses.begin[t] + 1; k < f->uses.end[t]; k++) {
+        int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->w->p->op[f->uses.at[k]], ids);
         for (int i = 0; i < n; i++)
             if (ids[i] == t) return true;
     }
@@ -136,9 +72,9 @@ static bool is_written_again(const struct find *f, int t) {
 static bool is_offloadable(const struct find *f, int t, size_t min_bytes) {
     const struct cr_program *p = f->w->p;
     const struct cr_tensor  *x = &p->tensor[t];
-    if (x->region != CR_REGION_POOL || x->keep || x->bytes < min_bytes || !is_used(f, t)) return false;
+    if (x->region != CR_REGION_POOL || x->keep || x->bytes < min_bytes || p->tensor[t].first < 0) return false;
     if (t == p->logits || t == p->metrics || is_written_again(f, t)) return false;
-    const int writer = first_use(f, t);
+    const int writer = p->tensor[t].first;
     return writer >= p->hoisted && p->op[writer].workspace != t; /* results of hoisted ops stay for later runs */
 }
 
@@ -171,12 +107,12 @@ static void find_candidates(struct find *f, const struct cr_cost_model *cost_mod
     for (int t = 0; t < p->tensors; t++) {
         struct cr_offload_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
         if (!is_offloadable(f, t, min_bytes) || !find_gap(f, t, &c)) continue;
-        c.writer         = first_use(f, t);
-        c.last           = last_use(f, t);
+        c.writer         = p->tensor[t].first;
+        c.last           = p->tensor[t].last;
         c.out_s          = cr_copy_seconds(cost_model, CR_STREAM_TO_HOST, p->tensor[t].bytes);
         c.in_s           = cr_copy_seconds(cost_model, CR_STREAM_TO_DEVICE, p->tensor[t].bytes);
         c.at_writer      = f->reuses_input[t] ? c.bytes : 0;
-        c.at_last        = f->reused_at[t] != CR_NONE ? c.bytes : 0;
+        c.at_last        = f->reused[t] ? c.bytes : 0;
         w->c[w->count++] = c;
     }
     qsort(w->c, (size_t)w->count, sizeof *w->c, compare_writer);
@@ -188,13 +124,13 @@ static cr_status analyse(struct find *f, const struct cr_cost_model *cost_model)
     struct cr_offload_work *w = f->w;
     CR_TRY(cr_program_seconds(w->p, cost_model, w->seconds, w->memory_busy));
     for (int i = 0; i < w->p->ops; i++) w->begin[i + 1] = w->begin[i] + w->seconds[i];
-    CR_TRY(find_uses(f));
+    CR_TRY(cr_uses_find(w->p, &w->arena, &f->uses));
     find_load(f);
     find_candidates(f, cost_model);
     return cr_offload_sort(w, compare_late, w->by_late);
 }
 
-cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
+cr_status cr_offload_work_open(struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                                struct cr_offload_work *w) {
     const size_t tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)p->ops + 1;
     struct find  f = {.w = w};
@@ -205,10 +141,10 @@ cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_
     CR_ARENA_ALLOC(&w->arena, w->load, ops);
     CR_ARENA_ALLOC(&w->arena, w->c, tensors);
     CR_ARENA_ALLOC(&w->arena, w->by_late, tensors);
-    CR_ARENA_ALLOC(&w->arena, f.begin, tensors + 1);
-    CR_ARENA_ALLOC(&w->arena, f.reused_at, tensors);
+    CR_ARENA_ALLOC(&w->arena, f.reused, tensors);
     CR_ARENA_ALLOC(&w->arena, f.reuses_input, tensors);
     CR_ARENA_ALLOC(&w->arena, f.above, ops);
+    cr_program_lifetimes(p);
     w->contention = cr_contention_of(cost_model, w->memory_busy);
     return analyse(&f, cost_model);
 }

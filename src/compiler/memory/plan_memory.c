@@ -7,6 +7,7 @@
 #include "compiler/intervals.h"
 #include "compiler/passes.h"
 #include "compiler/schedule/streams.h"
+#include "compiler/uses.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 struct plan {
     struct cr_program         *p;
     struct cr_stream_interval *live;
-    bool                      *reused;      /* [tensors] an output reuses its storage */
+    bool                      *reused; /* [tensors] an output reuses its storage, or none may, since streams cross */
     int                       *interval_of; /* [tensors] index of its interval, or CR_NONE */
     struct cr_interval        *interval;
     int                        intervals;
@@ -29,33 +30,33 @@ static bool only_in_slots(const struct cr_op *op, int tensor, unsigned slots) {
     return true;
 }
 
-static bool may_reuse(const struct plan *w, int index, int out, int in, unsigned slots) {
-    const struct cr_program *p = w->p;
-    const struct cr_tensor  *a = &p->tensor[in], *b = &p->tensor[out];
-    if (a->region != CR_REGION_POOL || a->keep || a->bytes != b->bytes || in == out) return false;
-    if (a->last != index || w->reused[in] || w->live[in].crossing) return false;
-    return only_in_slots(&p->op[index], in, slots);
-}
-
 /* When several inputs are possible, the output reuses the input that was written last. The memory of the older input
  * then becomes free. */
-static void reuse_storage(struct plan *w, int index, int slot) {
-    const struct cr_op *op    = &w->p->op[index];
-    unsigned            slots = cr_op_inplace(op->kind, slot);
-    int                 out = op->out[slot], best = CR_NONE;
-    if (!slots || out < 0) return;
-    struct cr_tensor *b = &w->p->tensor[out];
-    if (b->region != CR_REGION_POOL || b->first != index || w->live[out].crossing) return;
+int cr_reused_input(const struct cr_program *p, int index, int slot, const bool *taken) {
+    const struct cr_op *op    = &p->op[index];
+    const unsigned      slots = cr_op_inplace(op->kind, slot);
+    const int           out   = op->out[slot];
+    int                 best  = CR_NONE;
+    if (!slots || out < 0 || p->tensor[out].region != CR_REGION_POOL || p->tensor[out].first != index) return CR_NONE;
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++) {
-        if (!(slots >> s & 1) || op->in[s] < 0 || !may_reuse(w, index, out, op->in[s], slots)) continue;
-        if (best == CR_NONE || w->p->tensor[op->in[s]].first > w->p->tensor[best].first) best = op->in[s];
+        const int in = op->in[s];
+        if (!(slots >> s & 1) || in < 0 || in == out || taken[in] || !only_in_slots(op, in, slots)) continue;
+        const struct cr_tensor *t = &p->tensor[in];
+        if (t->region != CR_REGION_POOL || t->keep || t->last != index || t->bytes != p->tensor[out].bytes) continue;
+        if (best == CR_NONE || t->first > p->tensor[best].first) best = in;
     }
-    if (best == CR_NONE) return;
-    b->alias        = best;
-    w->reused[best] = true;
+    return best;
+}
+
+static void reuse_storage(struct plan *w, int index, int slot) {
+    const int out = w->p->op[index].out[slot], in = cr_reused_input(w->p, index, slot, w->reused);
+    if (in == CR_NONE || w->live[out].crossing) return;
+    w->p->tensor[out].alias = in;
+    w->reused[in]           = true;
 }
 
 static void find_aliases(struct plan *w) {
+    for (int t = 0; t < w->p->tensors; t++) w->reused[t] = w->live[t].crossing;
     for (int i = 0; i < w->p->ops; i++)
         for (int s = 0; s < cr_op_info(w->p->op[i].kind)->outs; s++) reuse_storage(w, i, s);
 }
@@ -92,7 +93,7 @@ static void place_separately(struct plan *w, size_t alignment, size_t *peak) {
     size_t top = 0;
     for (int i = 0; i < w->intervals; i++) {
         w->interval[i].offset = top;
-        top += (w->interval[i].size + alignment - 1) / alignment * alignment;
+        top += cr_aligned(w->interval[i].size, alignment);
     }
     *peak = top;
 }
@@ -109,12 +110,10 @@ cr_status cr_pass_plan(struct cr_program *p, size_t alignment, bool reuse) {
     cr_status   status = CR_OK;
     struct plan w      = {.p = p};
     size_t      n      = (size_t)CR_MAX(p->tensors, 1), peak, bound;
-    w.live             = cr_alloc(n, sizeof *w.live);
-    w.reused           = cr_alloc(n, sizeof *w.reused);
-    w.interval_of      = cr_alloc(n, sizeof *w.interval_of);
-    w.interval         = cr_alloc(n, sizeof *w.interval);
-    if (!w.live || !w.reused || !w.interval_of || !w.interval)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while planning program %s", p->name);
+    CR_ALLOC_OUT(w.live, n);
+    CR_ALLOC_OUT(w.reused, n);
+    CR_ALLOC_OUT(w.interval_of, n);
+    CR_ALLOC_OUT(w.interval, n);
     for (int t = 0; t < p->tensors; t++) p->tensor[t].alias = CR_NONE;
     cr_program_lifetimes(p);
     CR_TRY_OUT(cr_stream_intervals(p, w.live));

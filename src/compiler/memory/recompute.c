@@ -13,13 +13,10 @@
  * CHAIN_MAX ops for one tensor. At last, repetitions without which the limit is kept too are undone. */
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
+#include "compiler/uses.h"
 
 #include <stdio.h>
 #include <string.h>
-
-struct use_list { /* the ops that use one tensor: at[begin .. end - 1], ascending */
-    int begin, end;
-};
 
 struct write {
     int op, tensor;
@@ -28,13 +25,11 @@ struct write {
 struct recompute {
     struct cr_program          *p;
     const struct cr_cost_model *cost_model;
-    struct use_list            *uses;    /* [tensors] */
-    int                        *at;      /* the use lists of all tensors, concatenated */
+    struct cr_uses              uses;
     int                        *writers; /* [tensors] number of ops that write it */
     struct write               *write;   /* writes outside the pool, in program order */
     int                         writes;
-    size_t                     *load;         /* [ops] live bytes */
-    int                         tensors, ops; /* capacity of the arrays */
+    size_t                     *load; /* [ops] live bytes */
     int            *repeated; /* [repeats] the copies that ops write that run again, in the order of their choice */
     int             repeats, repeat_capacity;
     struct cr_arena arena; /* holds the arrays but `repeated` */
@@ -61,30 +56,14 @@ static const double small_fraction =
 /* ---- uses and load ---- */
 
 static size_t rounded(const struct recompute *f, size_t bytes) {
-    const size_t a = CR_MAX(f->cost_model->alignment, (size_t)1);
-    return (bytes + a - 1) / a * a;
+    return cr_aligned(bytes, CR_MAX(f->cost_model->alignment, (size_t)1));
 }
 
 static bool in_pool(const struct recompute *f, int tensor) {
     return f->p->tensor[tensor].region == CR_REGION_POOL;
 }
 
-static cr_status make_room(struct recompute *f) {
-    const struct cr_program *p = f->p;
-    if (p->tensors <= f->tensors && p->ops <= f->ops) return CR_OK;
-    f->tensors = 2 * p->tensors;
-    f->ops     = 2 * p->ops;
-    cr_arena_free(&f->arena);
-    CR_ARENA_ALLOC(&f->arena, f->uses, (size_t)f->tensors);
-    CR_ARENA_ALLOC(&f->arena, f->at, (size_t)f->ops * 2 * CR_OP_IDS_MAX);
-    CR_ARENA_ALLOC(&f->arena, f->load, (size_t)f->ops + 1);
-    CR_ARENA_ALLOC(&f->arena, f->writers, (size_t)f->tensors);
-    CR_ARENA_ALLOC(&f->arena, f->write, (size_t)f->ops * CR_OP_IDS_MAX);
-    return CR_OK;
-}
-
 static void find_writes(struct recompute *f) {
-    memset(f->writers, 0, (size_t)f->p->tensors * sizeof *f->writers);
     f->writes = 0;
     for (int i = 0; i < f->p->ops; i++) {
         int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->p->op[i], ids);
@@ -95,54 +74,16 @@ static void find_writes(struct recompute *f) {
     }
 }
 
-/* Calls `visit` once for each tensor that the op uses. */
-static void for_each_operand(struct recompute *f, int op, void (*visit)(struct recompute *, int op, int tensor)) {
-    int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&f->p->op[op], ids);
-    n += cr_op_writes(&f->p->op[op], ids + n);
-    for (int i = 0; i < n; i++) {
-        bool again = false;
-        for (int j = 0; j < i; j++) again |= ids[j] == ids[i];
-        if (!again) visit(f, op, ids[i]);
-    }
-}
-
-static void count_use(struct recompute *f, int op, int tensor) {
-    (void)op;
-    f->uses[tensor].end++;
-}
-
-static void note_use(struct recompute *f, int op, int tensor) {
-    f->at[f->uses[tensor].end++] = op;
-}
-
-static int first_use(const struct recompute *f, int t) {
-    return f->uses[t].end > f->uses[t].begin ? f->at[f->uses[t].begin] : -1;
-}
-
-static int last_use(const struct recompute *f, int t) {
-    return f->p->tensor[t].keep ? f->p->ops - 1 : f->uses[t].end > f->uses[t].begin ? f->at[f->uses[t].end - 1] : -1;
-}
-
-/* Recomputes the use lists of all tensors and the load of all ops. */
+/* Finds the uses and writers of all tensors and the load of all ops again. */
 static cr_status analyse(struct recompute *f) {
-    struct cr_program *p = f->p;
-    CR_TRY(make_room(f));
+    cr_arena_free(&f->arena);
+    CR_TRY(cr_uses_find(f->p, &f->arena, &f->uses));
+    CR_ARENA_ALLOC(&f->arena, f->load, (size_t)f->p->ops + 1);
+    CR_ARENA_ALLOC(&f->arena, f->writers, (size_t)f->p->tensors);
+    CR_ARENA_ALLOC(&f->arena, f->write, (size_t)f->uses.begin[f->p->tensors] + 1);
     find_writes(f);
-    for (int t = 0; t < p->tensors; t++) f->uses[t] = (struct use_list){0, 0};
-    for (int i = 0; i < p->ops; i++) for_each_operand(f, i, count_use);
-    int place = 0;
-    for (int t = 0; t < p->tensors; t++) {
-        const int count = f->uses[t].end;
-        f->uses[t]      = (struct use_list){place, place};
-        place += count;
-    }
-    for (int i = 0; i < p->ops; i++) for_each_operand(f, i, note_use);
-    memset(f->load, 0, ((size_t)p->ops + 1) * sizeof *f->load);
-    for (int t = 0; t < p->tensors; t++) {
-        if (!in_pool(f, t) || first_use(f, t) < 0) continue;
-        const size_t bytes = rounded(f, p->tensor[t].bytes);
-        for (int i = first_use(f, t); i <= last_use(f, t); i++) f->load[i] += bytes;
-    }
+    cr_program_lifetimes(f->p);
+    cr_add_live_bytes(f->p, CR_MAX(f->cost_model->alignment, (size_t)1), f->load);
     return CR_OK;
 }
 
@@ -194,7 +135,7 @@ static bool is_in_chain(const struct candidate *c, int tensor) {
 /* Adds the op that made `tensor` to the chain, behind the makers of those of its inputs that are no longer live.
  * Returns false when the op cannot run again. */
 static bool add_to_chain(const struct recompute *f, int tensor, int depth, struct candidate *c) {
-    const int maker = first_use(f, tensor);
+    const int maker = f->p->tensor[tensor].first;
     if (depth == CHAIN_MAX || maker < 0 || !is_repeatable(&f->p->op[maker]) ||
         written_between(f, tensor, maker, f->p->ops))
         return false;
@@ -204,7 +145,7 @@ static bool add_to_chain(const struct recompute *f, int tensor, int depth, struc
         const int id = op->in[s];
         if (id < 0) continue;
         if (written_between(f, id, maker, c->late)) return false;
-        if (!in_pool(f, id) || last_use(f, id) >= c->late || (double)f->p->tensor[id].bytes <= small ||
+        if (!in_pool(f, id) || f->p->tensor[id].last >= c->late || (double)f->p->tensor[id].bytes <= small ||
             is_in_chain(c, id))
             continue;
         if (!add_to_chain(f, id, depth + 1, c)) return false;
@@ -217,9 +158,9 @@ static bool add_to_chain(const struct recompute *f, int tensor, int depth, struc
 
 /* Finds the two consecutive uses of the tensor around op `moment`. */
 static bool find_gap(const struct recompute *f, int tensor, int peak, struct candidate *c) {
-    for (int i = f->uses[tensor].begin; i + 1 < f->uses[tensor].end; i++) {
-        c->early = f->at[i];
-        c->late  = f->at[i + 1];
+    for (int i = f->uses.begin[tensor]; i + 1 < f->uses.end[tensor]; i++) {
+        c->early = f->uses.at[i];
+        c->late  = f->uses.at[i + 1];
         if (c->early < peak && peak < c->late) return true;
     }
     return false;
@@ -312,8 +253,8 @@ static int version_before(const struct recompute *f, int copy) {
     const int origin = cr_tensor_origin(f->p, copy);
     int       last   = origin;
     for (int t = 0; t < f->p->tensors; t++)
-        if (f->p->tensor[t].copy_of == origin && first_use(f, t) < first_use(f, copy) &&
-            first_use(f, t) > first_use(f, last))
+        if (f->p->tensor[t].copy_of == origin && f->p->tensor[t].first < f->p->tensor[copy].first &&
+            f->p->tensor[t].first > f->p->tensor[last].first)
             last = t;
     return last;
 }
@@ -321,7 +262,7 @@ static int version_before(const struct recompute *f, int copy) {
 /* Removes the repetition, before which `old` was the version of the tensor. */
 static cr_status undo(struct recompute *f, int copy, int old) {
     struct cr_program *p  = f->p;
-    const int          at = first_use(f, copy);
+    const int          at = f->p->tensor[copy].first;
     memmove(p->op + at, p->op + at + 1, (size_t)(p->ops - at - 1) * sizeof *p->op);
     p->ops--;
     rename_inputs(p, at, copy, old);

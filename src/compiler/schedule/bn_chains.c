@@ -21,6 +21,7 @@
  * All ops of a chain are neighbours on one stream, so an op may be moved to the next one. */
 #include "compiler/passes.h"
 #include "compiler/rewrite/rewrite.h"
+#include "compiler/uses.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -257,22 +258,12 @@ static cr_status rewrite_backward(struct cr_program *p, const struct cr_cost_mod
 }
 
 /* Largest sum of the bytes that are live at an op. */
-static cr_status find_peak(struct cr_program *p, size_t *peak) {
-    int64_t *change, live = 0;
-    CR_ALLOC(change, (size_t)p->ops + 1);
+static cr_status find_peak(struct cr_program *p, struct cr_arena *arena, size_t *peak) {
+    size_t *load;
+    CR_ARENA_ALLOC(arena, load, (size_t)p->ops);
     cr_program_lifetimes(p);
-    for (int t = 0; t < p->tensors; t++) {
-        const struct cr_tensor *tensor = &p->tensor[t];
-        if (tensor->region != CR_REGION_POOL || tensor->first < 0) continue;
-        change[tensor->first] += (int64_t)tensor->bytes;
-        change[tensor->last + 1] -= (int64_t)tensor->bytes;
-    }
-    *peak = 0;
-    for (int i = 0; i < p->ops; i++) {
-        live += change[i];
-        *peak = CR_MAX(*peak, (size_t)live);
-    }
-    cr_free(change);
+    cr_add_live_bytes(p, 1, load);
+    for (int i = 0; i < p->ops; i++) *peak = CR_MAX(*peak, load[i]);
     return CR_OK;
 }
 
@@ -283,21 +274,22 @@ static cr_status fuse_backward(struct cr_program *p, const struct cr_cost_model 
     bool              kept = true;
     size_t            peak = 0;
     cr_status         status;
-    struct cr_op     *filter = NULL;
+    struct cr_op     *filter;
+    struct cr_arena   arena = {0};
     struct cr_program copy;
     if (!find_chain(p, m, &first, &end)) return CR_OK;
     CR_TRY(cr_program_copy(p, &copy));
-    filter = cr_alloc((size_t)(end - first), sizeof *filter);
-    if (!filter) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while fusing the gradients of program %s", p->name);
+    filter = cr_arena_array(&arena, (size_t)(end - first), sizeof *filter);
+    if (!filter) CR_NO_MEMORY_OUT((size_t)(end - first) * sizeof *filter);
     CR_TRY_OUT(rewrite_backward(&copy, m, first, end, filter, &kept));
-    if (kept) CR_TRY_OUT(find_peak(&copy, &peak));
+    if (kept) CR_TRY_OUT(find_peak(&copy, &arena, &peak));
     if (kept && peak <= pool_limit) {
         const struct cr_program plain = *p;
         *p                            = copy;
         copy                          = plain;
     }
 out:
-    cr_free(filter);
+    cr_arena_free(&arena);
     cr_program_free(&copy);
     return status;
 }
