@@ -60,20 +60,12 @@ static cr_status assign_addresses(struct replay *r) {
     return CR_OK;
 }
 
-static cr_status make_room(struct replay *r, int more) {
-    if (r->ranges + more <= r->capacity) return CR_OK;
-    int           wanted = CR_MAX(256, 2 * r->capacity + more);
-    struct range *grown  = cr_realloc(r->range, (size_t)wanted, sizeof *grown);
-    if (!grown) return CR_NO_MEMORY((size_t)wanted * sizeof *grown);
-    r->range    = grown;
-    r->capacity = wanted;
-    return CR_OK;
-}
-
-static void insert(struct replay *r, int at, const struct range *range) {
+static cr_status insert(struct replay *r, int at, const struct range *range) {
+    CR_GROW(r->range, r->ranges, r->capacity, 256);
     memmove(&r->range[at + 1], &r->range[at], (size_t)(r->ranges - at) * sizeof *range);
     r->range[at] = *range;
     r->ranges++;
+    return CR_OK;
 }
 
 /* Index of the first range that ends after `address`. */
@@ -93,12 +85,10 @@ static int find(const struct replay *r, uint64_t address) {
 static cr_status split(struct replay *r, uint64_t address) {
     int k = find(r, address);
     if (k == r->ranges || r->range[k].begin >= address) return CR_OK;
-    CR_TRY(make_room(r, 1));
     struct range right = r->range[k];
     right.begin        = address;
     r->range[k].end    = address;
-    insert(r, k + 1, &right);
-    return CR_OK;
+    return insert(r, k + 1, &right);
 }
 
 /* ---- clocks ---- */
@@ -138,9 +128,8 @@ static cr_status read_range(struct replay *r, int op, int tensor, uint64_t begin
     for (int k = find(r, begin); begin < end; k++) {
         uint64_t next = k < r->ranges ? CR_MIN(r->range[k].begin, end) : end;
         if (begin < next) { /* not accessed before */
-            CR_TRY(make_room(r, 1));
             struct range range = fresh_range(begin, next);
-            insert(r, k, &range);
+            CR_TRY(insert(r, k, &range));
         }
         CR_TRY(check_access(r, &r->range[k], op, tensor, false));
         r->range[k].reader[stream] = (struct access){op, tensor};
@@ -154,11 +143,7 @@ static cr_status write_range(struct replay *r, int op, int tensor, uint64_t begi
     for (; k < r->ranges && r->range[k].begin < end; k++) CR_TRY(check_access(r, &r->range[k], op, tensor, true));
     struct range range = fresh_range(begin, end);
     range.writer       = (struct access){op, tensor};
-    if (k == first) {
-        CR_TRY(make_room(r, 1));
-        insert(r, first, &range);
-        return CR_OK;
-    }
+    if (k == first) return insert(r, first, &range);
     r->range[first] = range;
     memmove(&r->range[first + 1], &r->range[k], (size_t)(r->ranges - k) * sizeof range);
     r->ranges -= k - first - 1;
@@ -210,10 +195,8 @@ cr_status cr_waits_check(const struct cr_program *p) {
     cr_status     status                 = CR_OK;
     int           stream_ops[CR_STREAMS] = {0};
     struct replay r                      = {.p = p};
-    r.position                           = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *r.position);
-    r.start_clock                        = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *r.start_clock);
-    if (!r.position || !r.start_clock)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while checking the waits of program %s", p->name);
+    CR_ALLOC_OUT(r.position, (size_t)CR_MAX(p->ops, 1));
+    CR_ALLOC_OUT(r.start_clock, (size_t)CR_MAX(p->ops, 1));
     CR_TRY_OUT(assign_addresses(&r));
     for (int i = 0; i < p->ops; i++) CR_TRY_OUT(step(&r, i, stream_ops));
 out:
