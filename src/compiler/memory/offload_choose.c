@@ -41,14 +41,7 @@ struct choice {
     bool                        has_best;
 };
 
-enum order_by {
-    BY_DOA   = CR_OFFLOAD_DOA,
-    BY_AOA   = CR_OFFLOAD_AOA,
-    BY_WDOA  = CR_OFFLOAD_WDOA,
-    BY_SWDOA = CR_OFFLOAD_SWDOA,
-    BY_FIRST = CR_OFFLOAD_FIRST,
-    BY_CHEAP = CR_OFFLOAD_SCORES
-};
+enum { BY_CHEAP = CR_OFFLOAD_SCORES }; /* the order CHEAP; the others are those of enum cr_offload_score */
 
 /* ---- scores ---- */
 
@@ -133,17 +126,18 @@ static int cheapest(struct choice *x) {
     return best;
 }
 
-static void add_in_order(struct choice *x, enum order_by by) {
+static void add_in_order(struct choice *x, int by) {
     reset(x);
     for (int k = 0; k < x->w->count; k++) {
         const struct cr_offload_candidate *c = &x->w->c[k];
-        x->key[k]                            = by == BY_DOA    ? c->doa
-                                               : by == BY_AOA  ? c->aoa
-                                               : by == BY_WDOA ? c->wdoa
-                                                               : -(double)k; /* candidates are sorted by writer */
+        x->key[k]                            = by == CR_OFFLOAD_DOA    ? c->doa
+                                               : by == CR_OFFLOAD_AOA  ? c->aoa
+                                               : by == CR_OFFLOAD_WDOA ? c->wdoa
+                                                                       : -(double)k; /* sorted by writer */
     }
     while (cr_offload_peak(x->w, x->load) > x->w->limit) {
-        for (int k = 0; k < x->w->count && by == BY_SWDOA; k++) x->key[k] = excess_in_gap(x->w, x->load, &x->w->c[k]);
+        for (int k = 0; k < x->w->count && by == CR_OFFLOAD_SWDOA; k++)
+            x->key[k] = excess_in_gap(x->w, x->load, &x->w->c[k]);
         const int next = by == BY_CHEAP ? cheapest(x) : largest_key(x);
         if (next == CR_NONE) return; /* no candidate is left */
         add(x, next);
@@ -174,19 +168,16 @@ static bool keep_if_better(struct choice *x) {
 
 /* ---- local search ---- */
 
-static bool try_toggle(struct choice *x, int k) {
+/* Adds candidates that are not chosen and removes those that are: k, and m if it is not k. */
+static void change(struct choice *x, int k, int m) {
     x->chosen[k] = !x->chosen[k];
-    if (keep_if_better(x)) return true;
-    x->chosen[k] = !x->chosen[k];
-    return false;
+    if (m != k) x->chosen[m] = !x->chosen[m];
 }
 
-static bool try_exchange(struct choice *x, int k, int m) {
-    x->chosen[k] = false;
-    x->chosen[m] = true;
+static bool try_change(struct choice *x, int k, int m) {
+    change(x, k, m);
     if (keep_if_better(x)) return true;
-    x->chosen[k] = true;
-    x->chosen[m] = false;
+    change(x, k, m);
     return false;
 }
 
@@ -204,11 +195,11 @@ static cr_status improve(struct choice *x) {
     memcpy(x->chosen, x->best, (size_t)n * sizeof *x->chosen);
     for (bool again = true; again;) {
         again = false;
-        for (int j = 0; j < n && x->w->visits < end; j++) again |= try_toggle(x, x->order[j]);
+        for (int j = 0; j < n && x->w->visits < end; j++) again |= try_change(x, x->order[j], x->order[j]);
         for (int j = 0; j < n && !again; j++)
             for (int i = 0; i < n && x->chosen[x->order[j]] && x->w->visits < end; i++)
                 if (!x->chosen[x->order[i]] && x->w->c[x->order[i]].bytes != x->w->c[x->order[j]].bytes)
-                    again |= try_exchange(x, x->order[j], x->order[i]);
+                    again |= try_change(x, x->order[j], x->order[i]);
         if (x->w->visits >= end) break;
     }
     return CR_OK;
@@ -216,8 +207,8 @@ static cr_status improve(struct choice *x) {
 
 static cr_status choose(struct choice *x, enum cr_offload_score score) {
     const bool several = score == CR_OFFLOAD_BEST || score == CR_OFFLOAD_ROUGH;
-    for (enum order_by by = BY_DOA; by <= BY_CHEAP; by++) {
-        if (several ? by == BY_CHEAP && score == CR_OFFLOAD_ROUGH : by != (enum order_by)score) continue;
+    for (int by = CR_OFFLOAD_DOA; by <= BY_CHEAP; by++) {
+        if (several ? by == BY_CHEAP && score == CR_OFFLOAD_ROUGH : by != (int)score) continue;
         add_in_order(x, by);
         keep_if_better(x);
     }
