@@ -5,8 +5,6 @@
  * scale and bias from the running statistics. */
 #include "layers/layer.h"
 
-#include <stdio.h>
-
 struct bn_params {
     int gamma, beta, mean, var;
 };
@@ -17,11 +15,7 @@ static struct bn_params find_params(struct cr_net *net, const char *path, int64_
     b.beta  = cr_net_param(net, path, "bias", CR_ROLE_BETA, 1, 1, 1, channels);
     b.mean  = cr_net_param(net, path, "running_mean", CR_ROLE_MEAN, 1, 1, 1, channels);
     b.var   = cr_net_param(net, path, "running_var", CR_ROLE_VAR, 1, 1, 1, channels);
-    if (zero && !net->program->failed) {
-        char name[256];
-        snprintf(name, sizeof name, "%s.weight", path);
-        net->store->param[cr_param_store_find(net->store, name)].zero = true;
-    }
+    if (zero && !net->program->failed) net->store->param[net->program->tensor[b.gamma].param].zero = true;
     return b;
 }
 

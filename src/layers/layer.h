@@ -112,11 +112,9 @@ struct cr_stage {
     /* The channels of every layer, instead of width and inner; NULL: they follow from width and inner. */
     const struct cr_stage_widths *widths;
     int                           depth, stride;
-    bool                          excite; /* squeeze and excitation at the end of each branch */
-    bool                          attend; /* efficient channel attention at the end of each branch */
-    /* stochastic depth: the rate of a block is drop * (its index in the network) / (number of blocks - 1) */
-    double drop;
-    int    first_block, blocks; /* index in the network of the stage's first block; number of blocks of the network */
+    /* Index in the network of the stage's first block, and number of blocks of the network: by these, the rate of
+     * stochastic depth rises from 0 to model.stochastic_depth. */
+    int first_block, blocks;
 };
 int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x);
 

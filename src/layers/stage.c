@@ -74,12 +74,13 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
     char                   name[128];
 
     int branch = basic ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
-    if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch, b->widths.reduced);
-    if (stage->attend) branch = cr_layer_channel_attention(net, join(name, sizeof name, b, "se"), branch);
+    if (net->config->model.excitation)
+        branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch, b->widths.reduced);
+    if (net->config->model.eca) branch = cr_layer_channel_attention(net, join(name, sizeof name, b, "se"), branch);
     branch = cr_layer_drop(net, join(name, sizeof name, b, "drop"), branch, b->drop, true);
     /* The last convolution of the branch adds the shortcut while it stores its output. Behind squeeze and excitation
      * the addition is in floating point. */
-    const bool quantized = !stage->excite && !stage->attend &&
+    const bool quantized = !net->config->model.excitation && !net->config->model.eca &&
                            cr_layer_is_quantized(net, join(name, sizeof name, b, basic ? "conv2" : "conv3"));
     if (quantized) x = cr_layer_quantize(net, x);
     int shortcut = x;
@@ -114,7 +115,8 @@ int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x) {
     for (int i = 0; i < stage->depth; i++) {
         struct block b = {.stage = stage, .stride = i == 0 ? stage->stride : 1};
         set_widths(net, &b, i, x);
-        if (stage->blocks > 1) b.drop = stage->drop * (stage->first_block + i) / (stage->blocks - 1);
+        if (stage->blocks > 1)
+            b.drop = net->config->model.stochastic_depth * (stage->first_block + i) / (stage->blocks - 1);
         snprintf(b.path, sizeof b.path, "%s.%d", stage->path, i);
         x = residual_block(net, &b, x);
     }

@@ -12,40 +12,37 @@
 
 /* ---- resolving [model] ---- */
 
-struct preset {
+enum { BASE_WIDTH = 64 }; /* torchvision's default of width_per_group */
+
+/* The network of each architecture; CIFAR networks have 6n+2 layers. Those of a custom one are in the configuration. */
+static const struct preset {
     enum cr_block block;
     enum cr_stem  stem;
     int           stages, depth[4];
+    int64_t       groups, width_per_group; /* 0: 1 group, BASE_WIDTH */
+} presets[] = {
+    [CR_ARCH_RESNET18]         = {CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {2, 2, 2, 2}},
+    [CR_ARCH_RESNET34]         = {CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}},
+    [CR_ARCH_RESNET50]         = {CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}},
+    [CR_ARCH_RESNET101]        = {CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 23, 3}},
+    [CR_ARCH_RESNET152]        = {CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 8, 36, 3}},
+    [CR_ARCH_WIDE_RESNET50_2]  = {CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}, 1, 2 * BASE_WIDTH},
+    [CR_ARCH_WIDE_RESNET101_2] = {CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 23, 3}, 1, 2 * BASE_WIDTH},
+    [CR_ARCH_RESNEXT50_32X4D]  = {CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}, 32, 4},
+    [CR_ARCH_RESNEXT101_32X8D] = {CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 23, 3}, 32, 8},
+    [CR_ARCH_RESNEXT101_64X4D] = {CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 23, 3}, 64, 4},
+    [CR_ARCH_RESNET20]         = {CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {3, 3, 3}},
+    [CR_ARCH_RESNET32]         = {CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {5, 5, 5}},
+    [CR_ARCH_RESNET44]         = {CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {7, 7, 7}},
+    [CR_ARCH_RESNET56]         = {CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {9, 9, 9}},
+    [CR_ARCH_RESNET110]        = {CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {18, 18, 18}},
+    [CR_ARCH_CUSTOM]           = {.block = CR_BLOCK_AUTO},
 };
-
-static struct preset preset_of(enum cr_arch arch) {
-    const int n = arch == CR_ARCH_RESNET20   ? 3
-                  : arch == CR_ARCH_RESNET32 ? 5
-                  : arch == CR_ARCH_RESNET44 ? 7
-                  : arch == CR_ARCH_RESNET56 ? 9
-                                             : 18; /* CIFAR networks have 6n+2 layers */
-    switch (arch) {
-    case CR_ARCH_RESNET18: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {2, 2, 2, 2}};
-    case CR_ARCH_RESNET34: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
-    case CR_ARCH_WIDE_RESNET50_2:
-    case CR_ARCH_RESNEXT50_32X4D:
-    case CR_ARCH_RESNET50: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
-    case CR_ARCH_WIDE_RESNET101_2:
-    case CR_ARCH_RESNEXT101_32X8D:
-    case CR_ARCH_RESNEXT101_64X4D:
-    case CR_ARCH_RESNET101: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 23, 3}};
-    case CR_ARCH_RESNET152: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 8, 36, 3}};
-    default: return (struct preset){CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {n, n, n, 0}};
-    }
-}
 
 static cr_status resolve_custom(const struct cr_config *c, struct cr_model *m) {
     if (c->model.depths.count < 1 || c->model.depths.count > CR_STAGES_MAX)
         return cr_config_fail(c, "model.depths", "%d stages: a custom network has 1 to %d", c->model.depths.count,
                               CR_STAGES_MAX);
-    if (c->model.depths.count != c->model.widths.count)
-        return cr_config_fail(c, "model.widths", "%d widths for %d stages: give one width for each stage",
-                              c->model.widths.count, c->model.depths.count);
     m->block  = c->model.block == CR_BLOCK_AUTO ? CR_BLOCK_BASIC : c->model.block;
     m->stem   = cr_config_is_small(c) ? CR_STEM_CIFAR : c->model.stem == CR_STEM_DEEP ? CR_STEM_DEEP : CR_STEM_IMAGENET;
     m->stages = c->model.depths.count;
@@ -57,36 +54,14 @@ static cr_status resolve_custom(const struct cr_config *c, struct cr_model *m) {
 }
 
 static void resolve_preset(const struct cr_config *c, struct cr_model *m) {
-    struct preset preset = preset_of(c->model.arch);
-    m->block             = preset.block;
-    m->stem              = c->model.stem == CR_STEM_AUTO ? preset.stem : c->model.stem;
-    m->stages            = preset.stages;
-    int64_t first        = preset.stages == 3 ? 16 : 64;
+    const struct preset preset = presets[c->model.arch];
+    m->block                   = preset.block;
+    m->stem                    = c->model.stem == CR_STEM_AUTO ? preset.stem : c->model.stem;
+    m->stages                  = preset.stages;
+    int64_t first              = preset.stages == 3 ? 16 : 64;
     for (int s = 0; s < m->stages; s++) {
         m->depth[s] = preset.depth[s];
         m->width[s] = first << s;
-    }
-}
-
-enum { BASE_WIDTH = 64 }; /* torchvision's default of width_per_group */
-
-static int64_t width_per_group_of(enum cr_arch arch) {
-    switch (arch) {
-    case CR_ARCH_WIDE_RESNET50_2:
-    case CR_ARCH_WIDE_RESNET101_2: return 2 * BASE_WIDTH;
-    case CR_ARCH_RESNEXT50_32X4D:
-    case CR_ARCH_RESNEXT101_64X4D: return 4;
-    case CR_ARCH_RESNEXT101_32X8D: return 8;
-    default: return BASE_WIDTH;
-    }
-}
-
-static int64_t groups_of(enum cr_arch arch) {
-    switch (arch) {
-    case CR_ARCH_RESNEXT50_32X4D:
-    case CR_ARCH_RESNEXT101_32X8D: return 32;
-    case CR_ARCH_RESNEXT101_64X4D: return 64;
-    default: return 1;
     }
 }
 
@@ -97,7 +72,8 @@ cr_status cr_model_needs_plain(const struct cr_model *m, const struct cr_config 
 }
 
 static cr_status resolve_groups(const struct cr_config *c, struct cr_model *m) {
-    m->groups = c->model.groups ? c->model.groups : groups_of(c->model.arch);
+    const int64_t preset = CR_MAX(presets[c->model.arch].groups, 1);
+    m->groups            = c->model.groups ? c->model.groups : preset;
     if (m->groups == 1) return CR_OK;
     if (m->block != CR_BLOCK_BOTTLENECK)
         return cr_config_fail(c, "model.groups",
@@ -108,7 +84,8 @@ static cr_status resolve_groups(const struct cr_config *c, struct cr_model *m) {
 
 /* As in torchvision: floor(width * width_per_group / 64) * groups. Wide networks: Zagoruyko and Komodakis 2016. */
 static cr_status resolve_inner(const struct cr_config *c, struct cr_model *m) {
-    const int64_t given = c->model.width_per_group, group = given ? given : width_per_group_of(c->model.arch);
+    const int64_t given = c->model.width_per_group, preset = presets[c->model.arch].width_per_group;
+    const int64_t group = given ? given : preset ? preset : BASE_WIDTH;
     if (given && m->block != CR_BLOCK_BOTTLENECK)
         return cr_config_fail(c, "model.width_per_group",
                               "applies to bottleneck blocks only, this network has basic blocks: set it to 0");
@@ -217,20 +194,17 @@ int cr_model_emit(struct cr_net *net, const struct cr_model *m, int64_t batch, i
         char path[32];
         snprintf(path, sizeof path, "layer%d", s + 1);
         net->frozen           = part_frozen(m, s + 1);
-        struct cr_stage stage = {.path     = path,
-                                 .block    = m->block,
-                                 .shortcut = m->shortcut,
-                                 .width    = m->width[s],
-                                 .inner    = m->inner[s],
-                                 .widths   = m->block_widths ? &m->widths[s] : NULL,
-                                 .groups   = m->groups,
-                                 .depth    = m->depth[s],
-                                 .stride   = s == 0 ? 1 : 2,
-                                 .excite   = net->config->model.excitation,
-                                 .attend   = net->config->model.eca,
-                                 .drop     = net->config->model.stochastic_depth,
-                                 .blocks   = blocks};
-        stage.first_block     = before;
+        struct cr_stage stage = {.path        = path,
+                                 .block       = m->block,
+                                 .shortcut    = m->shortcut,
+                                 .width       = m->width[s],
+                                 .inner       = m->inner[s],
+                                 .widths      = m->block_widths ? &m->widths[s] : NULL,
+                                 .groups      = m->groups,
+                                 .depth       = m->depth[s],
+                                 .stride      = s == 0 ? 1 : 2,
+                                 .first_block = before,
+                                 .blocks      = blocks};
         before += m->depth[s];
         x = cr_layer_stage(net, &stage, x);
     }
