@@ -1,5 +1,6 @@
 /* session/sparse_state.c: encodes and decodes pruned tensors of checkpoints. See session/checkpoint_tensors.h and the
  * end of checkpoint/checkpoint.h. */
+#include "pruning/pruning.h"
 #include "session/checkpoint_tensors.h"
 
 #include <stdio.h>
@@ -15,16 +16,6 @@ static int64_t store_index(const struct cr_param *q, int64_t i) {
     const int64_t window = q->dim[1] * q->dim[2], C = q->dim[3];
     if (q->role != CR_ROLE_CONV || window == 1) return i;
     return (i / (C * window) * window + i % window) * C + i / window % C;
-}
-
-static bool bit_at(const uint8_t *mask, int64_t i) {
-    return mask[i / 8] >> (i % 8) & 1;
-}
-
-static int64_t count_nonzeros(const struct cr_param *q, const uint8_t *mask) {
-    int64_t nnz = 0;
-    for (int64_t i = q->offset; i < q->offset + q->elems; i++) nnz += bit_at(mask, i);
-    return nnz;
 }
 
 /* The parameter of a listed tensor "momentum.NAME", "second.NAME" or NAME; CR_NONE when there is none. */
@@ -97,14 +88,14 @@ static cr_status add_values(struct cr_state_sparse *s, const struct cr_ckpt_tens
     float         *dense = NULL, *next;
     void          *data;
     cr_status      status;
-    CR_TRY(add_part(s, list, t->name, ".values", CR_F32, count_nonzeros(q, s->mask), &data));
+    CR_TRY(add_part(s, list, t->name, ".values", CR_F32, q->elems - cr_prune_count(q, s->mask), &data));
     CR_ALLOC(dense, (size_t)q->elems);
     for (uint64_t at = 0; at < bytes; at += CR_CKPT_CHUNK_BYTES)
         CR_TRY_OUT(s->below.get(s->below.self, t->address, at, (char *)dense + at, chunk_bytes(bytes - at)));
     next = data;
     for (int64_t i = 0; i < q->elems; i++) {
         const int64_t at = store_index(q, i);
-        if (bit_at(s->mask, q->offset + at)) *next++ = dense[at];
+        if (cr_mask_bit(s->mask, q->offset + at)) *next++ = dense[at];
     }
 out:
     cr_free(dense);
@@ -120,7 +111,7 @@ static cr_status add_shape_and_gaps(struct cr_state_sparse *s, const struct cr_c
     memcpy(data, t->dim, (size_t)t->dims * sizeof t->dim[0]);
     CR_ALLOC(bits, (size_t)(q->elems + 7) / 8);
     for (int64_t i = 0; i < q->elems; i++)
-        if (bit_at(s->mask, q->offset + store_index(q, i))) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
+        if (cr_mask_bit(s->mask, q->offset + store_index(q, i))) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
     CR_TRY_OUT(add_part(s, list, t->name, ".gaps", CR_U8, (int64_t)cr_ckpt_gaps(bits, q->elems, NULL), &data));
     cr_ckpt_gaps(bits, q->elems, data);
 out:
@@ -157,8 +148,7 @@ cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list 
     CR_TRY(state_open(store, s));
     CR_TRY(cr_state_buffer_get(session, CR_BUFFER_MASK, s->mask));
     for (int i = 0; i < store->params; i++)
-        s->sparse[i] =
-            may_be_pruned(&store->param[i]) && count_nonzeros(&store->param[i], s->mask) < store->param[i].elems;
+        s->sparse[i] = may_be_pruned(&store->param[i]) && cr_prune_count(&store->param[i], s->mask) > 0;
     CR_ALLOC(
         s->part,
         8 * (size_t)store
@@ -190,7 +180,7 @@ static cr_status read_mask(struct cr_state_sparse *s, struct cr_st_file *file, c
     }
     for (int64_t i = 0; i < q->elems && status == CR_OK; i++) {
         const int64_t at = q->offset + store_index(q, i);
-        if (!bit_at(sparse.bits, i)) s->mask[at / 8] &= (uint8_t) ~(1u << (at % 8));
+        if (!cr_mask_bit(sparse.bits, i)) s->mask[at / 8] &= (uint8_t) ~(1u << (at % 8));
     }
     cr_ckpt_sparse_free(&sparse);
     s->sparse[param] = true;
@@ -241,7 +231,7 @@ static cr_status take_sparse(struct cr_state_sparse *s, struct cr_st_file *file,
         }
         const struct cr_st_entry *values = values_of(file, t->name);
         if (!values || values->dtype != CR_F32 || values->dims != 1 ||
-            values->dim[0] != count_nonzeros(&s->store->param[param], s->mask))
+            values->dim[0] != s->store->param[param].elems - cr_prune_count(&s->store->param[param], s->mask))
             return CR_FAIL(
                 CR_ERR_FORMAT,
                 "%s: does not fit: \"%s.values\" is missing or its length differs from the number of nonzeros", path,
@@ -259,14 +249,13 @@ static cr_status decode_tensor(struct cr_state_sparse *s, struct cr_st_file *fil
     const uint64_t            bytes  = (uint64_t)q->elems * sizeof(float);
     float                    *dense = NULL, *value = NULL, *next;
     cr_status                 status = CR_OK;
-    dense                            = cr_alloc((size_t)q->elems, sizeof *dense);
-    value                            = cr_alloc((size_t)values->dim[0], sizeof *value);
-    if (!dense || !value) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while loading %s", t->name);
+    CR_ALLOC_OUT(dense, (size_t)q->elems);
+    CR_ALLOC_OUT(value, (size_t)values->dim[0]);
     CR_TRY_OUT(cr_st_read(file, values, 0, value, (size_t)values->bytes));
     next = value;
     for (int64_t i = 0; i < q->elems; i++) {
         const int64_t at = store_index(q, i);
-        if (bit_at(s->mask, q->offset + at)) dense[at] = *next++;
+        if (cr_mask_bit(s->mask, q->offset + at)) dense[at] = *next++;
     }
     for (uint64_t at = 0; at < bytes; at += CR_CKPT_CHUNK_BYTES)
         CR_TRY_OUT(io->put(io->self, t->address, at, (const char *)dense + at, chunk_bytes(bytes - at)));

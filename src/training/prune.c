@@ -14,15 +14,6 @@ cr_status cr_run_prune_check(const struct cr_config *c) {
                           cr_word_prune_importance(c->prune.importance));
 }
 
-cr_status cr_run_prune_open(struct cr_run *run) {
-    if (!cr_config_prunes(run->config)) return CR_OK;
-    return cr_prune_open(&run->session.model.store, run->config, &run->prune);
-}
-
-void cr_run_prune_close(struct cr_run *run) {
-    cr_prune_close(&run->prune);
-}
-
 /* ---- warnings at the start ---- */
 
 static void warn_of_phases(const struct cr_config *c) {
@@ -107,10 +98,9 @@ struct sparsity { /* of the layers that have pruned weights */
 static struct sparsity count_pruned(const struct cr_param_store *store, const uint8_t *mask) {
     struct sparsity s = {0};
     for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q      = &store->param[i];
-        int64_t                pruned = 0;
+        const struct cr_param *q = &store->param[i];
         if (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) continue;
-        for (int64_t k = q->offset; k < q->offset + q->elems; k++) pruned += !(mask[k / 8] >> (k % 8) & 1);
+        const int64_t pruned = cr_prune_count(q, mask);
         if (!pruned) continue;
         s.layers++;
         s.weights += q->elems;

@@ -58,10 +58,8 @@ CR_MUST cr_status cr_run_resumed_config(const struct cr_config *user_config, con
 /* After a checkpoint of this step was written: opens the session again with the parts that model.unfreeze has unfrozen,
  * and loads the checkpoint. The run continues as if it were resumed. All ranks call it. */
 CR_MUST cr_status cr_run_unfreeze(struct cr_run *run);
-/* training/prune.c: CR_ERR_CONFIG when [prune] has keys that only `cresnet prune` understands; resolves [prune]. */
+/* training/prune.c: CR_ERR_CONFIG when [prune] has keys that only `cresnet prune` understands. */
 CR_MUST cr_status cr_run_prune_check(const struct cr_config *config);
-CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
-void              cr_run_prune_close(struct cr_run *run);
 /* Warns when [prune] prunes nothing, or when the run ends before pruning is complete. */
 void cr_run_prune_warn(const struct cr_run *run);
 /* Prunes if this step is one of the schedule (cr_prune_step_at), and logs it. No program may be running. */

@@ -193,7 +193,7 @@ static cr_status start_session(struct cr_run *run, const struct cr_run_state *st
                                                .teacher                 = run->teacher};
     CR_TRY(cr_session_open(run->config, &options, &run->session));
     CR_TRY(cr_session_check_evaluation(&run->session, run->val));
-    return cr_run_prune_open(run);
+    return cr_config_prunes(run->config) ? cr_prune_open(&run->session.model.store, run->config, &run->prune) : CR_OK;
 }
 
 static int64_t epoch_of(const struct cr_run *run) {
@@ -209,7 +209,7 @@ cr_status cr_run_unfreeze(struct cr_run *run) {
     run->corrupt = CR_MAX(run->corrupt, cr_loader_corrupt(run->loader));
     cr_loader_close(run->loader); /* its images may be in memory of the device, which the session closes */
     run->loader = NULL;
-    cr_run_prune_close(run);
+    cr_prune_close(&run->prune);
     cr_session_close(&run->session);
     CR_TRY(start_session(run, &state, folder, NULL, false));
     CR_TRY(cr_state_load(&run->session, folder, &run->at));
@@ -316,7 +316,7 @@ cr_status cr_run_open(const struct cr_config *user_config, const struct cr_train
 
 void cr_run_close(struct cr_run *run) {
     cr_loader_close(run->loader);
-    cr_run_prune_close(run);
+    cr_prune_close(&run->prune);
     cr_session_close(&run->session);
     cr_teacher_close(run->teacher);
     cr_dataset_close(run->train);
