@@ -12,10 +12,6 @@
 #include <unistd.h>
 #endif
 
-enum { LEVELS = CR_CPU_AVX512 + 1 };
-
-static const char *const level_names[LEVELS] = {"baseline", "avx2", "avx512"};
-
 /* The words of CRESNET_CPU: a level, with AVX-VNNI or without. */
 enum { BASELINE, AVX2, AVX2_VNNI, AVX512, WORDS };
 static const struct {
@@ -176,7 +172,7 @@ void cr_cpu_hide(enum cr_cpu_feature feature, bool hide) {
 }
 
 const char *cr_cpu_level_name(enum cr_cpu_level level) {
-    return level_names[level];
+    return words[word_of(level, false)].name;
 }
 
 const char *cr_cpu_text(void) {
