@@ -359,8 +359,7 @@ static cr_status read_whole(const char *path, int flags, size_t limit, char **ou
     if ((uint64_t)s.st_size > limit)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: has %lld bytes; at most %zu are expected here", path, (long long)s.st_size,
                     limit);
-    text = cr_alloc((size_t)s.st_size + 1, 1);
-    if (!text) CR_NO_MEMORY_OUT((size_t)s.st_size + 1);
+    CR_ALLOC_OUT(text, (size_t)s.st_size + 1);
     CR_TRY_OUT(cr_fs_read_at(fd, path, text, (size_t)s.st_size, 0));
     *out = text;
     text = NULL;

@@ -95,8 +95,7 @@ cr_status cr_dataset_add_missing_classes(struct cr_dataset *dataset, const char 
     CR_TRY(cr_class_match(dataset->class_names, dataset->classes, names, classes, true, &match));
     cr_status status = CR_OK;
     if (match.matched == dataset->classes) {
-        missing = cr_alloc((size_t)classes, sizeof *missing);
-        if (!missing) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", classes);
+        CR_ALLOC_OUT(missing, (size_t)classes);
         for (int k = 0; k < classes; k++) missing[k] = true;
         for (int k = 0; k < dataset->classes; k++) missing[match.to[k]] = false;
         status = add_classes(dataset, names, classes, missing);

@@ -151,8 +151,7 @@ cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struc
     } else {
         size_t         bytes = (size_t)copy.width * (size_t)copy.height * cr_format_bytes(copy.format);
         const uint8_t *rgb   = copy.rgb;
-        copy.rgb             = cr_alloc(bytes, 1);
-        if (!copy.rgb) CR_NO_MEMORY_OUT(bytes);
+        CR_ALLOC_OUT(copy.rgb, bytes);
         memcpy(copy.rgb, rgb, bytes);
     }
     *out   = copy;

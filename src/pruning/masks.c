@@ -260,8 +260,7 @@ cr_status cr_prune_draw(const struct cr_param_store *store, const struct cr_conf
     *mask = NULL;
     CR_TRY_OUT(cr_prune_open(store, config, &prune));
     CR_ALLOC(value, (size_t)(store->value_elems + store->running_elems));
-    *mask = cr_alloc(bytes, 1);
-    if (!*mask) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: masks of %zu bytes", bytes);
+    CR_ALLOC_OUT(*mask, bytes);
     memset(*mask, 0xff, bytes);
     cr_param_store_init_host(store, config, value, value + store->value_elems);
     CR_TRY_OUT(cr_prune_masks(&prune, 1, value, *mask));

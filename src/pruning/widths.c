@@ -135,8 +135,7 @@ cr_status cr_width_energy(const struct cr_widths *w, const struct cr_shrink *shr
     *energy              = NULL;
     CR_TRY_OUT(bins_of_indices(w, tensor, CR_AXIS_K, &bins[CR_AXIS_K], &row));
     CR_TRY_OUT(bins_of_indices(w, tensor, CR_AXIS_C, &bins[CR_AXIS_C], &column));
-    *energy = cr_alloc((size_t)(bins[CR_AXIS_K].bins * columns) + 1, sizeof **energy);
-    if (!*energy) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: table of %d x %d widths", bins[CR_AXIS_K].bins, columns);
+    CR_ALLOC_OUT(*energy, (size_t)(bins[CR_AXIS_K].bins * columns) + 1);
     for (int64_t k = 0; k < K; k++)
         for (int64_t c = 0; c < C; c++) {
             double x = 0;

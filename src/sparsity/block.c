@@ -195,9 +195,7 @@ cr_status cr_block_sparse_encode(const uint8_t *bits, int64_t first, int64_t K, 
     fill_map(bits, first, &m, &blocks->blocks);
     order_outputs(&m, blocks->groups, layout->teams, output);
     place_parts(blocks, layout->teams);
-    blocks->table = cr_alloc((size_t)blocks->words, sizeof *blocks->table);
-    if (!blocks->table)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for a list of %lld filter blocks", (long long)blocks->blocks);
+    CR_ALLOC_OUT(blocks->table, (size_t)blocks->words);
     w.output = output;
     write_table(&w);
 out:

@@ -160,9 +160,8 @@ cr_status cr_budget_problem_open(const struct cr_budget_source *source, struct c
     const size_t   groups = (size_t)source->widths.groups->groups + 1;
     struct builder b      = {.source = source, .clock = clock, .axes = axes, .layers = layers, .problem = problem};
     cr_status      status;
-    b.level = cr_alloc(groups, sizeof *b.level);
-    b.group = cr_alloc(groups, sizeof *b.group);
-    if (!b.level || !b.group) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %zu groups of channels", groups);
+    CR_ALLOC_OUT(b.level, groups);
+    CR_ALLOC_OUT(b.group, groups);
     CR_TRY_OUT(add_variables(&b));
     CR_TRY_OUT(add_scopes(&b));
     CR_TRY_OUT(add_options_of_ops(&b));

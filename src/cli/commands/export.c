@@ -68,8 +68,7 @@ static cr_status write_onnx(const struct cr_args *args, struct cr_session *sessi
     CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_VALUE, &value));
     CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_RUNNING, &running));
     if (session->config->data.multi_label) {
-        thresholds = cr_alloc((size_t)network.classes, sizeof *thresholds);
-        if (!thresholds) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: thresholds");
+        CR_ALLOC_OUT(thresholds, (size_t)network.classes);
         CR_TRY_OUT(cr_saved_model_thresholds(session->config->model.weights, network.classes, thresholds));
         network.thresholds = thresholds;
     }

@@ -62,8 +62,7 @@ static cr_status score_weights(struct cr_session *session, const struct cr_datas
     if (c->prune.importance != CR_PRUNE_IMPORTANCE_TAYLOR) return CR_OK;
     CR_ALLOC(t.sum, (size_t)store->value_elems);
     CR_TRY_OUT(cr_session_gradients(session, train, c->prune.batches, add_taylor, &t));
-    *score = cr_alloc((size_t)store->value_elems, sizeof **score);
-    if (!*score) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scores of %lld weights", (long long)store->value_elems);
+    CR_ALLOC_OUT(*score, (size_t)store->value_elems);
     cr_prune_taylor_scores(store, t.sum, c->prune.batches, *score);
 out:
     cr_free(t.sum);
@@ -237,8 +236,7 @@ static cr_status open_config(const struct cr_args *args, const struct cr_config 
     const char              *pattern = cr_prune_pattern_key(args, buffer, sizeof buffer);
     cr_status                status;
     CR_TRY(cr_cmd_source_find(args, &source));
-    all.override = cr_alloc(CR_COUNT(reset) + 1 + (size_t)args->overrides, sizeof *all.override);
-    if (!all.override) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+    CR_ALLOC_OUT(all.override, CR_COUNT(reset) + 1 + (size_t)args->overrides);
     all.overrides = 0;
     for (size_t i = 0; i < CR_COUNT(reset) && source.folder; i++) all.override[all.overrides++] = reset[i];
     if (pattern) all.override[all.overrides++] = pattern;

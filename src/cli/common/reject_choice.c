@@ -92,8 +92,7 @@ cr_status cr_reject_choice_prepare(struct cr_reject_choice *c, const struct cr_c
     CR_TRY_OUT(cr_dataset_thin(train, MEANS_IMAGES));
     c->reject.classes  = s->model.classes;
     c->reject.features = cr_session_features(s);
-    c->reject.means    = cr_alloc((size_t)c->reject.classes * (size_t)c->reject.features, sizeof *c->reject.means);
-    if (!c->reject.means) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: means of %d classes", c->reject.classes);
+    CR_ALLOC_OUT(c->reject.means, (size_t)c->reject.classes * (size_t)c->reject.features);
     CR_TRY_OUT(evaluate(c, s, train));
     scale_means(&c->reject);
     status = begin(c, &c->images, images);

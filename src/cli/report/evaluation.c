@@ -275,8 +275,7 @@ cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const 
     CR_TRY(cr_confusion_open(classes, &confusion));
     on_sample = cr_confusion_callback(&confusion);
     v.score   = confusion.score;
-    v.order   = cr_alloc((size_t)classes, sizeof *v.order);
-    if (!v.order) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scores of %d classes", classes);
+    CR_ALLOC_OUT(v.order, (size_t)classes);
     CR_TRY_OUT(cr_session_evaluate_each(session, dataset, NULL, &on_sample, scores));
     CR_TRY_OUT(cr_confusion_finish(&confusion));
     for (int i = 0; i < classes; i++) v.order[i] = i;

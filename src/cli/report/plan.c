@@ -42,8 +42,7 @@ cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session) {
     int64_t                      zeros = 0, elems = 0;
     cr_status                    status = CR_OK;
     CR_TRY(cr_state_buffer_copy(session, CR_BUFFER_VALUE, &value));
-    bars = cr_alloc((size_t)store->params + 1, sizeof *bars);
-    if (!bars) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+    CR_ALLOC_OUT(bars, (size_t)store->params + 1);
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) continue;

@@ -79,8 +79,7 @@ static cr_status find_overlaps(const struct cr_program *p, struct overlaps *o) {
         o->begin[t + 1] = o->begin[t] + used[t];
         used[t]         = 0;
     }
-    o->id = cr_alloc((size_t)o->begin[n], sizeof *o->id);
-    if (!o->id) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while adding waits to program %s", p->name);
+    CR_ALLOC_OUT(o->id, (size_t)o->begin[n]);
     visit_overlaps(span, spans, o->begin, used, o->id);
 out:
     cr_free(span);
@@ -151,10 +150,8 @@ cr_status cr_pass_insert_waits(struct cr_program *p) {
     for (int i = 0; i < p->ops; i++)
         for (int k = 0; k < CR_OP_WAIT_MAX; k++) p->op[i].wait[k] = CR_NONE;
     if (!cr_uses_several_streams(p)) return CR_OK;
-    o.last_access = cr_alloc((size_t)CR_MAX(p->tensors, 1), sizeof *o.last_access);
-    o.clock       = cr_alloc((size_t)p->ops, sizeof *o.clock);
-    if (!o.last_access || !o.clock)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while adding waits to program %s", p->name);
+    CR_ALLOC_OUT(o.last_access, (size_t)CR_MAX(p->tensors, 1));
+    CR_ALLOC_OUT(o.clock, (size_t)p->ops);
     CR_TRY_OUT(find_overlaps(p, &o.overlaps));
     for (int l = 0; l < CR_STREAMS; l++) last[l] = -1;
     for (int t = 0; t < p->tensors; t++)

@@ -153,8 +153,7 @@ static cr_status eliminate(struct cr_search_state *s, int v) {
     if (!value) return CR_NO_MEMORY((size_t)s->problem->variables * sizeof *value);
     *to = (struct cr_search_table){.variables = CR_MAX(variables, 0)};
     memcpy(to->variable, variable, (size_t)to->variables * sizeof *variable);
-    to->list = cr_alloc((size_t)combinations(s, variable, to->variables), sizeof *to->list);
-    if (!to->list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: choosing widths and patterns");
+    CR_ALLOC_OUT(to->list, (size_t)combinations(s, variable, to->variables));
     for (int t = 0; t < s->tables; t++)
         if (!s->table[t].used && has_variable(&s->table[t], v)) {
             to->floor += s->table[t].floor;

@@ -162,8 +162,7 @@ cr_status cr_quantized_save(struct cr_session *s, const char *run_dir, const cha
     struct cr_state_meta     meta;
     cr_status                status;
     cr_state_meta_of(&at, s->config->train.seed, &meta);
-    v.value = cr_alloc((size_t)s->model.store.value_elems, 1);
-    if (!v.value) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %lld weights", (long long)s->model.store.value_elems);
+    CR_ALLOC_OUT(v.value, (size_t)s->model.store.value_elems);
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
     CR_TRY_OUT(use_integers(s, &model, &v));
     const struct cr_ckpt_save save = {.run_dir          = run_dir,

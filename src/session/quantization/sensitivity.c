@@ -97,9 +97,8 @@ cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibra
     cr_status         status = CR_OK;
     c.images                 = CR_MIN(SENSITIVITY_IMAGES, cr_dataset_count(train));
     const int64_t elems      = c.images * c.classes;
-    *costs                   = cr_alloc((size_t)CR_MAX(calibration->count, 1), sizeof **costs);
-    want                     = cr_alloc((size_t)elems * 2, sizeof *want);
-    if (!*costs || !want) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)c.images);
+    CR_ALLOC_OUT(*costs, (size_t)CR_MAX(calibration->count, 1));
+    CR_ALLOC_OUT(want, (size_t)elems * 2);
     got    = want + elems;
     *count = find_layers(calibration, &calibration->arena, *costs);
     if (*count < 0) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of layers");

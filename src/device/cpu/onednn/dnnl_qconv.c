@@ -194,9 +194,8 @@ static cr_status qconv_prepare(struct cr_device *device, const struct cr_program
     s->shape       = conv_of(p, op);
     const size_t K = (size_t)s->shape.w[0];
     CR_TRY_OUT(cr_dnnl_open(device, &s->handles));
-    s->coeffs  = cr_alloc(3 * K, sizeof *s->coeffs);
-    s->numbers = cr_alloc(2 * K, sizeof *s->numbers);
-    if (!s->coeffs || !s->numbers) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: coefficients of a convolution");
+    CR_ALLOC_OUT(s->coeffs, 3 * K);
+    CR_ALLOC_OUT(s->numbers, 2 * K);
     if (op->in[CR_IN_qconv_packed] < 0) CR_TRY_OUT(pack_open(device, &s->shape, &s->pack, &s->pack_bytes));
     CR_TRY_OUT(cr_dnnl_qconv_layout(device, &s->shape, &pd));
     *workspace_bytes = s->pack_bytes + cr_dnnl_bytes(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
