@@ -116,9 +116,8 @@ static bool is_equal(const struct cr_key *key, const struct cr_config *a, const 
 
 cr_status cr_config_compare(const struct cr_config *old, const struct cr_config *fresh,
                             struct cr_config_differences *out) {
-    *out    = (struct cr_config_differences){0};
-    out->at = cr_arena_alloc(&out->arena, (size_t)cr_key_count * sizeof *out->at);
-    if (!out->at) return CR_NO_MEMORY((size_t)cr_key_count * sizeof *out->at);
+    *out = (struct cr_config_differences){0};
+    CR_ARENA_ALLOC(&out->arena, out->at, (size_t)cr_key_count);
     locale_t  before = cr_c_locale_enter();
     cr_status status = CR_OK;
     for (int i = 0; i < cr_key_count && status == CR_OK; i++)

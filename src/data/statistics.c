@@ -47,26 +47,17 @@ static void measure(const struct cr_image *image, struct cr_sample_stat *out) {
     out->height = image->height;
 }
 
+static cr_status add_bad(struct cr_data_stat *s, int64_t sample) {
+    const char *why = cr_arena_printf(&s->arena, "%s", cr_error_message());
+    if (!why) return CR_NO_MEMORY(256);
+    CR_GROW(s->bad, s->bads, s->bad_capacity, 16);
+    s->bad[s->bads++] = (struct cr_bad_sample){sample, why};
+    return CR_OK;
+}
+
 static cr_status note_bad(struct job *job, int64_t sample) {
-    struct cr_data_stat *s      = job->stat;
-    cr_status            status = CR_OK;
     pthread_mutex_lock(&job->mutex);
-    if (s->bads == s->bad_capacity) {
-        const int64_t         capacity = CR_MAX(16, 2 * s->bad_capacity);
-        struct cr_bad_sample *grown    = cr_realloc(s->bad, (size_t)capacity, sizeof *grown);
-        if (grown) {
-            s->bad          = grown;
-            s->bad_capacity = capacity;
-        } else
-            status = CR_NO_MEMORY((size_t)capacity * sizeof *grown);
-    }
-    if (status == CR_OK) {
-        const char *why = cr_arena_printf(&s->arena, "%s", cr_error_message());
-        if (why)
-            s->bad[s->bads++] = (struct cr_bad_sample){sample, why};
-        else
-            status = CR_NO_MEMORY(256);
-    }
+    const cr_status status = add_bad(job->stat, sample);
     pthread_mutex_unlock(&job->mutex);
     return status;
 }

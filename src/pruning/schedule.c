@@ -73,8 +73,7 @@ static const char *mismatch(struct cr_prune *prune, const struct cr_param *q) {
 
 static cr_status list_layers(struct cr_prune *prune) {
     const struct cr_param_store *store = prune->store;
-    prune->layer = cr_arena_alloc(&prune->arena, (size_t)CR_MAX(store->params, 1) * sizeof *prune->layer);
-    if (!prune->layer) return CR_NO_MEMORY((size_t)store->params * sizeof *prune->layer);
+    CR_ARENA_ALLOC(&prune->arena, prune->layer, (size_t)CR_MAX(store->params, 1));
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) continue;

@@ -43,9 +43,8 @@ static const char *tracked_name(const struct cr_param *var, struct cr_arena *are
 
 static cr_status model_list(const struct cr_param_store *store, enum cr_param_buffer values,
                             enum cr_param_buffer running, struct cr_arena *arena, struct cr_state_list *out) {
-    size_t capacity = 2 * (size_t)store->params;
-    *out            = (struct cr_state_list){.tensor = cr_arena_alloc(arena, capacity * sizeof *out->tensor)};
-    if (!out->tensor) return CR_NO_MEMORY(capacity * sizeof *out->tensor);
+    *out = (struct cr_state_list){0};
+    CR_ARENA_ALLOC(arena, out->tensor, 2 * (size_t)store->params);
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q      = &store->param[i];
         enum cr_param_buffer   buffer = cr_param_is_running(q->role) ? running : values;
@@ -82,9 +81,8 @@ static cr_status add_buffer(const struct cr_param_store *store, enum cr_param_bu
 }
 
 cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
-    size_t capacity = 2 * (size_t)store->params + 1 + CR_RUNNING_BUFFERS;
-    *out            = (struct cr_state_list){.tensor = cr_arena_alloc(arena, capacity * sizeof *out->tensor)};
-    if (!out->tensor) return CR_NO_MEMORY(capacity * sizeof *out->tensor);
+    *out = (struct cr_state_list){0};
+    CR_ARENA_ALLOC(arena, out->tensor, 2 * (size_t)store->params + 1 + CR_RUNNING_BUFFERS);
     if (store->has_momentum) CR_TRY(add_buffer(store, CR_BUFFER_MOMENTUM, arena, out));
     if (store->has_second) CR_TRY(add_buffer(store, CR_BUFFER_SECOND, arena, out));
     out->tensor[out->count++] =

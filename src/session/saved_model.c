@@ -156,8 +156,7 @@ static cr_status split_lines(char *text, struct cr_arena *arena, const char ***n
     int          lines = 0, used = 0;
     const char **list;
     for (const char *c = text; *c; c++) lines += *c == '\n';
-    list = cr_arena_alloc(arena, ((size_t)lines + 1) * sizeof *list);
-    if (!list) return CR_NO_MEMORY((size_t)lines * sizeof *list);
+    CR_ARENA_ALLOC(arena, list, (size_t)lines + 1);
     for (char *line = text; *line;) {
         const size_t length = strcspn(line, "\n");
         const bool   more   = line[length] == '\n';

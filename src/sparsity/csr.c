@@ -95,18 +95,10 @@ static cr_status allocate_entries(struct cr_linear_filter *out, int64_t runs, in
         out->start[i + 1] = (uint32_t)sum;
     }
     out->entries = (int64_t)sum * lanes;
-    out->entry   = cr_alloc((size_t)out->entries, sizeof *out->entry);
-    out->from    = cr_alloc((size_t)out->entries, sizeof *out->from);
-    if (out->from) memset(out->from, 0xff, (size_t)out->entries * sizeof *out->from);
-    if (!out->entry || !out->from)
-        return CR_FAIL(CR_ERR_MEMORY, "out of memory for a sparse filter of %llu entries", (unsigned long long)sum);
+    CR_ALLOC(out->entry, (size_t)out->entries);
+    CR_ALLOC(out->from, (size_t)out->entries);
+    memset(out->from, 0xff, (size_t)out->entries * sizeof *out->from);
     return CR_OK;
-}
-
-static cr_status allocate_runs(struct cr_linear_filter *out, int64_t runs) {
-    out->start = cr_alloc((size_t)runs + 1, sizeof *out->start);
-    return out->start ? CR_OK
-                      : CR_FAIL(CR_ERR_MEMORY, "out of memory for a sparse filter of %lld rows", (long long)runs);
 }
 
 /* Filters have fewer than 2^32 elements: cr_sparse_from_bits checks this. */
@@ -167,7 +159,7 @@ static uint32_t round_up(uint32_t entries, int64_t multiple) {
 static cr_status linearize(const struct cr_sparse *s, const struct cr_linear_layout *layout,
                            const struct offset_table *table, struct cr_linear_filter *out) {
     const int64_t runs = out->chunks * out->rows;
-    CR_TRY(allocate_runs(out, runs));
+    CR_ALLOC(out->start, (size_t)runs + 1);
     for (int64_t k = 0; k < s->K; k++)
         for (int64_t i = s->row[k]; i < s->row[k + 1]; i++) out->start[table->chunk[s->index[i]] * out->rows + k + 1]++;
     for (int64_t i = 1; i <= runs; i++) out->start[i] = round_up(out->start[i], layout->multiple);
@@ -230,7 +222,7 @@ static void write_slices(const struct cr_sparse *s, int64_t lanes, struct cr_lin
 cr_status cr_sparse_sell(const struct cr_sparse *sparse, int64_t lanes, struct cr_linear_filter *out) {
     CR_ASSERT(sparse->R <= 256 && sparse->S <= 256 && sparse->C <= 65536);
     struct cr_linear_filter built = {.chunks = 1, .rows = (sparse->K + lanes - 1) / lanes};
-    CR_TRY(allocate_runs(&built, built.rows));
+    CR_ALLOC(built.start, (size_t)built.rows + 1);
     for (int64_t k = 0; k < sparse->K; k++) {
         uint32_t *longest = &built.start[k / lanes + 1];
         *longest          = CR_MAX(*longest, (uint32_t)(sparse->row[k + 1] - sparse->row[k]));

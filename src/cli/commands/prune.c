@@ -98,8 +98,7 @@ out:
 cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_names *names) {
     CR_TRY(cr_cmd_names_load(weights, names));
     if (names->count == classes) return CR_OK;
-    names->at = cr_arena_alloc(&names->arena, (size_t)classes * sizeof *names->at);
-    if (!names->at) return CR_NO_MEMORY((size_t)classes * sizeof *names->at);
+    CR_ARENA_ALLOC(&names->arena, names->at, (size_t)classes);
     for (names->count = 0; names->count < classes; names->count++) {
         names->at[names->count] = cr_arena_printf(&names->arena, "class %d", names->count);
         if (!names->at[names->count]) return CR_NO_MEMORY(64);

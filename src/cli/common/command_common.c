@@ -296,8 +296,7 @@ cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *out) {
 
 cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out) {
     const int classes = cr_dataset_classes(dataset);
-    out->at           = cr_arena_alloc(&out->arena, (size_t)classes * sizeof *out->at);
-    if (!out->at) return CR_NO_MEMORY((size_t)classes * sizeof *out->at);
+    CR_ARENA_ALLOC(&out->arena, out->at, (size_t)classes);
     for (out->count = 0; out->count < classes; out->count++) {
         out->at[out->count] = cr_arena_printf(&out->arena, "%s", cr_dataset_class_name(dataset, out->count));
         if (!out->at[out->count]) return CR_NO_MEMORY(64);

@@ -210,8 +210,7 @@ static cr_status list_keys(struct cr_finetune *f, const struct cr_training_chang
                            int *count) {
     const int given = f->args->overrides, changed = changes ? changes->keys.count : 0;
     *count = given + changed + 1;
-    *list  = cr_arena_alloc(&f->arena, (size_t)*count * sizeof **list);
-    if (!*list) return CR_NO_MEMORY((size_t)*count * sizeof **list);
+    CR_ARENA_ALLOC(&f->arena, *list, (size_t)*count);
     for (int i = 0; i < *count; i++) {
         (*list)[i] = i < given             ? cr_arena_printf(&f->arena, "%s", f->args->override[i])
                      : i < given + changed ? cr_arena_printf(&f->arena, "%s", changes->keys.at[i - given].fresh)

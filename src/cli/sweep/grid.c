@@ -126,10 +126,11 @@ static cr_status check_keys(const struct axis *axis, int count) {
 }
 
 cr_status cr_sweep_expand(const struct cr_args *args, struct cr_sweep *sweep) {
-    struct axis *axis = cr_arena_alloc(&sweep->arena, ((size_t)args->overrides + 1) * sizeof *axis);
-    int         *pick = cr_arena_alloc(&sweep->arena, ((size_t)args->overrides + 1) * sizeof *pick);
+    struct axis *axis;
+    int         *pick;
     int64_t      runs = 1;
-    if (!axis || !pick) return CR_NO_MEMORY((size_t)args->overrides * sizeof *axis);
+    CR_ARENA_ALLOC(&sweep->arena, axis, (size_t)args->overrides + 1);
+    CR_ARENA_ALLOC(&sweep->arena, pick, (size_t)args->overrides + 1);
     sweep->overrides = args->overrides;
     for (int k = 0; k < args->overrides; k++) {
         CR_TRY(split(sweep, args->override[k], &axis[k]));
@@ -140,8 +141,7 @@ cr_status cr_sweep_expand(const struct cr_args *args, struct cr_sweep *sweep) {
     if (!sweep->varied)
         return cr_args_fail(args, "no key has a list of values, e.g. optim.lr=0.05,0.1 train.seed=1..4");
     CR_TRY(check_keys(axis, args->overrides));
-    sweep->run = cr_arena_alloc(&sweep->arena, (size_t)runs * sizeof *sweep->run);
-    if (!sweep->run) return CR_NO_MEMORY((size_t)runs * sizeof *sweep->run);
+    CR_ARENA_ALLOC(&sweep->arena, sweep->run, (size_t)runs);
     while (sweep->runs < runs) {
         CR_TRY(make_run(sweep, axis, pick));
         for (int k = args->overrides - 1; k >= 0 && ++pick[k] == axis[k].count; k--) pick[k] = 0;
