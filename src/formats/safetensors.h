@@ -36,7 +36,7 @@ struct cr_st_entry {
     uint32_t      crc;           /* CRC-32C of the tensor's bytes, if the file that was read has sums */
 };
 struct cr_st_meta {
-    const char *key, *value;
+    const char *key, *value; /* the key is first: cr_compare_texts sorts by it */
 };
 
 /* ---- reader ---- */

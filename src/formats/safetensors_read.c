@@ -196,11 +196,6 @@ static int compare_name(const void *a, const void *b) {
     return strcmp((*x)->name, (*y)->name);
 }
 
-static int compare_key(const void *a, const void *b) {
-    const struct cr_st_meta *x = a, *y = b;
-    return strcmp(x->key, y->key);
-}
-
 /* Checks that the tensors cover the data section without gaps. */
 static cr_status check_coverage(const struct cr_st_file *file) {
     uint64_t end = 0;
@@ -241,7 +236,7 @@ static cr_status build_tables(struct cr_st_file *file) {
         cr_json_quote(shown, sizeof shown, twice);
         return BAD(file, "duplicate tensor %s", shown);
     }
-    if (file->meta_count) qsort(file->meta, (size_t)file->meta_count, sizeof *file->meta, compare_key);
+    if (file->meta_count) qsort(file->meta, (size_t)file->meta_count, sizeof *file->meta, cr_compare_texts);
     for (int i = 1; i < file->meta_count; i++)
         if (!strcmp(file->meta[i - 1].key, file->meta[i].key)) {
             cr_json_quote(shown, sizeof shown, file->meta[i].key);
@@ -369,7 +364,7 @@ const char *cr_st_note(const struct cr_st_file *file) {
 const char *cr_st_meta_find(const struct cr_st_file *file, const char *key) {
     struct cr_st_meta        wanted = {.key = key};
     const struct cr_st_meta *found =
-        file->meta_count ? bsearch(&wanted, file->meta, (size_t)file->meta_count, sizeof *file->meta, compare_key)
+        file->meta_count ? bsearch(&wanted, file->meta, (size_t)file->meta_count, sizeof *file->meta, cr_compare_texts)
                          : NULL;
     return found ? found->value : NULL;
 }

@@ -44,11 +44,6 @@ static int compare_placed(const void *a, const void *b) {
     return rank ? rank : strcmp(x->entry.name, y->entry.name);
 }
 
-static int compare_meta(const void *a, const void *b) {
-    const struct cr_st_meta *x = a, *y = b;
-    return strcmp(x->key, y->key);
-}
-
 static cr_status check_text(const char *path, const char *what, const char *text) {
     char shown[120];
     cr_json_quote(shown, sizeof shown, text);
@@ -112,7 +107,7 @@ static cr_status add_meta(struct cr_json_writer *w, struct cr_st_writer *writer,
     for (int i = 0; i < count; i++)
         if (!meta[i].value) sorted[count] = (struct cr_st_meta){CR_ST_HEADER_SUM, NULL};
     count += sorted[count].key != NULL;
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_meta);
+    qsort(sorted, (size_t)count, sizeof *sorted, cr_compare_texts);
     cr_json_open_object(w, "__metadata__");
     for (int i = 0; i < count; i++) {
         const bool of_header = strcmp(sorted[i].key, CR_ST_HEADER_SUM) == 0;

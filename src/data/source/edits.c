@@ -11,7 +11,7 @@ enum list { EXCLUDE, LABELS, LISTS };
 static const char *const keys[LISTS] = {"data.exclude", "data.labels"};
 
 struct row {
-    const char *file, *label; /* label: "" in the list EXCLUDE */
+    const char *file, *label; /* rows are found by `file`, which is first; label: "" in the list EXCLUDE */
     int64_t     line;
     enum list   list;
     bool        found; /* the dataset has the image */
@@ -59,13 +59,9 @@ static cr_status read_list(struct edits *e, enum list list, const char *path) {
     return CR_OK;
 }
 
-static int compare_files(const void *a, const void *b) {
-    return strcmp(((const struct row *)a)->file, ((const struct row *)b)->file);
-}
-
 static int compare_rows(const void *a, const void *b) {
     const struct row *x = a, *y = b;
-    const int         order = compare_files(a, b);
+    const int         order = cr_compare_texts(a, b);
     return order ? order : x->list != y->list ? (int)x->list - (int)y->list : (x->line > y->line) - (x->line < y->line);
 }
 
@@ -91,7 +87,7 @@ static struct row *find(struct edits *e, const struct cr_dataset *dataset, int64
     char name[CR_SAMPLE_NAME_BYTES];
     dataset->ops->name(dataset, image, name, sizeof name);
     const struct row key = {.file = below(e, name)};
-    struct row      *row = e->count ? bsearch(&key, e->row, (size_t)e->count, sizeof key, compare_files) : NULL;
+    struct row      *row = e->count ? bsearch(&key, e->row, (size_t)e->count, sizeof key, cr_compare_texts) : NULL;
     if (row) row->found = true;
     return row;
 }

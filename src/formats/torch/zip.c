@@ -136,11 +136,6 @@ static cr_status parse_record(const struct cr_zip *zip, uint64_t bytes, size_t *
     return CR_OK;
 }
 
-static int compare_name(const void *a, const void *b) {
-    const struct cr_zip_entry *x = a, *y = b;
-    return strcmp(x->name, y->name);
-}
-
 static cr_status read_directory(struct cr_zip *zip, const struct directory *d) {
     char   shown[NAME_SHOWN];
     size_t at            = 0;
@@ -150,7 +145,7 @@ static cr_status read_directory(struct cr_zip *zip, const struct directory *d) {
     CR_TRY(cr_fs_read_at(zip->fd, zip->path, zip->directory, (size_t)d->bytes, d->offset));
     for (; zip->count < (int)d->entries; zip->count++)
         CR_TRY(parse_record(zip, d->bytes, &at, &zip->entry[zip->count]));
-    if (zip->count) qsort(zip->entry, (size_t)zip->count, sizeof *zip->entry, compare_name);
+    if (zip->count) qsort(zip->entry, (size_t)zip->count, sizeof *zip->entry, cr_compare_texts);
     for (int i = 1; i < zip->count; i++)
         if (strcmp(zip->entry[i - 1].name, zip->entry[i].name) == 0) {
             cr_json_quote(shown, sizeof shown, zip->entry[i].name);
@@ -182,7 +177,7 @@ void cr_zip_close(struct cr_zip *zip) {
 
 const struct cr_zip_entry *cr_zip_find(const struct cr_zip *zip, const char *name) {
     const struct cr_zip_entry wanted = {.name = name};
-    return zip->count ? bsearch(&wanted, zip->entry, (size_t)zip->count, sizeof *zip->entry, compare_name) : NULL;
+    return zip->count ? bsearch(&wanted, zip->entry, (size_t)zip->count, sizeof *zip->entry, cr_compare_texts) : NULL;
 }
 
 /* The extra field of the local header may be longer than that of the directory: torch.save aligns the content. */

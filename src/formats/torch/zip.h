@@ -15,7 +15,7 @@
 enum { CR_ZIP_DIRECTORY_MAX = 64 << 20, CR_ZIP_ENTRIES_MAX = 1 << 20 };
 
 struct cr_zip_entry {
-    const char *name;   /* 0-terminated; names with a 0 byte are refused */
+    const char *name;   /* 0-terminated; names with a 0 byte are refused; first, for cr_compare_texts */
     uint64_t    local;  /* offset of the local header in the archive, bytes */
     uint64_t    bytes;  /* of the content */
     bool        stored; /* false: compressed or encrypted, which cr_zip_locate refuses */
