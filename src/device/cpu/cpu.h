@@ -41,7 +41,7 @@ extern const struct cr_kernel cr_cpu_ref_kernels[]; /* device/cpu/registry.c */
 extern const struct cr_kernel cr_cpu_bn_kernels[], cr_cpu_bn_apply_kernels[], cr_cpu_pointwise_kernels[],
     cr_cpu_drop_kernels[], cr_cpu_pool_kernels[], cr_cpu_optim_kernels[], cr_cpu_muon_kernels[], cr_cpu_dense_kernels[],
     cr_cpu_conv_kernels[], cr_cpu_conv_wgrad_kernels[], cr_cpu_conv3_kernels[], cr_cpu_conv3_wgrad_kernels[],
-    cr_cpu_sparse_kernels[], cr_cpu_sparse_grad_kernels[];
+    cr_cpu_sparse_kernels[];
 extern const struct cr_kernel cr_cpu_conv_bf16_kernels[], cr_cpu_conv_wgrad_bf16_kernels[]; /* with CR_CPU_AMX_BF16 */
 extern const struct cr_kernel cr_cpu_quant_kernels[], cr_cpu_qconv_kernels[];
 #ifdef CR_WITH_ONEDNN

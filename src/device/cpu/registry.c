@@ -14,19 +14,10 @@ static const struct cr_kernel shm_kernels[] = {
     {CR_KERNEL("shm.all_reduce", all_reduce, CR_MATH_EXACT), .dtypes = CR_TYPES_F32, .launch = cr_ref_all_reduce}, {0}};
 
 /* No op has two of these kernels, so their order does not matter. */
-static const struct cr_kernel *const tuned[] = {cr_cpu_bn_kernels,
-                                                cr_cpu_bn_apply_kernels,
-                                                cr_cpu_pointwise_kernels,
-                                                cr_cpu_drop_kernels,
-                                                cr_cpu_pool_kernels,
-                                                cr_cpu_optim_kernels,
-                                                cr_cpu_muon_kernels,
-                                                cr_cpu_dense_kernels,
-                                                cr_cpu_sparse_kernels,
-                                                cr_cpu_sparse_grad_kernels,
-                                                cr_cpu_quant_kernels,
-                                                cr_cpu_qconv_kernels,
-                                                shm_kernels};
+static const struct cr_kernel *const tuned[] = {cr_cpu_bn_kernels,    cr_cpu_bn_apply_kernels, cr_cpu_pointwise_kernels,
+                                                cr_cpu_drop_kernels,  cr_cpu_pool_kernels,     cr_cpu_optim_kernels,
+                                                cr_cpu_muon_kernels,  cr_cpu_dense_kernels,    cr_cpu_sparse_kernels,
+                                                cr_cpu_quant_kernels, cr_cpu_qconv_kernels,    shm_kernels};
 
 void cr_cpu_collect_kernels(struct cpu_device *device) {
     struct cr_kernel_list *list = &device->kernels;
