@@ -104,13 +104,11 @@ static const char *parse_best(char *text, size_t length, const char *metric, str
     const char       *sum_at    = strstr(text, ",\"" CR_CKPT_BEST_SUM "\":"); /* a file of an older version has none */
     const double      sum = sum_at ? (double)cr_crc32c(0, text, (size_t)(sum_at - text)) : 0; /* parsing changes it */
     struct cr_json    json;
+    char             *name;
     cr_json_start(&json, text, length);
-    if (!cr_json_expect(&json, '{')) return no_json;
-    do {
-        char  *name;
+    for (bool first = true; cr_json_member(&json, &first, &name);) {
         double value;
-        if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':') || !cr_json_number(&json, &value))
-            return no_json;
+        if (!cr_json_number(&json, &value)) return no_json;
         if (strcmp(name, "step") == 0) {
             if (!(value >= 0 && value < 1e15) || value != (double)(int64_t)value) return "the step is no whole number";
             out->step = (int64_t)value;
@@ -123,8 +121,8 @@ static const char *parse_best(char *text, size_t length, const char *metric, str
         if (is_metric(name, metric) && value >= 0) out->value = value;
         if (strncmp(name, "ema_", 4) == 0 && is_metric(name + 4, metric) && value >= 0) out->average = value;
         if (why) return why;
-    } while (cr_json_take(&json, ','));
-    if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return no_json;
+    }
+    if (!cr_json_end(&json)) return no_json;
     if (out->average < 0) out->average = out->value;
     if (out->step < 0 || out->top1 < 0) return "step, or top1 or map, is missing";
     return out->value < 0 ? "it has no value of train.best" : NULL;

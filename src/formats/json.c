@@ -47,6 +47,17 @@ bool cr_json_expect(struct cr_json *json, char c) {
     return cr_json_fail(json, json->at, "another character expected");
 }
 
+bool cr_json_member(struct cr_json *json, bool *first, char **name) {
+    const bool begins = *first;
+    *first            = false;
+    if (begins && (!cr_json_expect(json, '{') || cr_json_take(json, '}'))) return false;
+    if (!begins && !cr_json_take(json, ',')) {
+        (void)cr_json_expect(json, '}');
+        return false;
+    }
+    return cr_json_string(json, name) && cr_json_expect(json, ':');
+}
+
 bool cr_json_end(struct cr_json *json) {
     if (json->problem) return false;
     skip_space(json);

@@ -25,6 +25,9 @@ void cr_json_start(struct cr_json *json, char *text, size_t length);
 bool cr_json_take(struct cr_json *json, char c);   /* skips white space; consumes c if it is next, else returns false */
 bool cr_json_expect(struct cr_json *json, char c); /* like take, but sets an error if c is not next */
 bool cr_json_string(struct cr_json *json, char **out);
+/* Moves to the value of the next member of an object; *first is true before the first one. False at the end of the
+ * object, and with an error otherwise. */
+bool cr_json_member(struct cr_json *json, bool *first, char **name);
 bool cr_json_uint(struct cr_json *json, uint64_t *out);    /* a non-negative integer without fraction and exponent */
 bool cr_json_number(struct cr_json *json, double *out);    /* any number of RFC 8259 */
 bool cr_json_word(struct cr_json *json, const char *word); /* consumes `word` (true, false or null) if it is next */

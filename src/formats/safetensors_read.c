@@ -106,30 +106,25 @@ static cr_status check_size(const struct cr_st_file *file, const char *shown, co
 static cr_status parse_entry(const struct cr_st_file *file, struct cr_json *json, struct cr_st_entry *entry) {
     enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4, ALL = 7 };
     unsigned seen = 0;
-    char     shown[NAME_SHOWN], quoted[NAME_SHOWN];
+    char     shown[NAME_SHOWN], quoted[NAME_SHOWN], *key, *dtype;
     cr_json_quote(shown, sizeof shown, entry->name);
-    if (!cr_json_expect(json, '{')) return bad_json(file, json);
-    if (!cr_json_take(json, '}')) {
-        do {
-            char *key, *dtype;
-            if (!cr_json_string(json, &key) || !cr_json_expect(json, ':')) return bad_json(file, json);
-            unsigned now = !strcmp(key, "dtype")          ? DTYPE
-                           : !strcmp(key, "shape")        ? SHAPE
-                           : !strcmp(key, "data_offsets") ? OFFSETS
-                                                          : 0;
-            cr_json_quote(quoted, sizeof quoted, key);
-            if (!now) return BAD(file, "tensor %s: unknown field %s", shown, quoted);
-            if (seen & now) return BAD(file, "tensor %s: duplicate field %s", shown, quoted);
-            seen |= now;
-            if (now == DTYPE) {
-                if (!cr_json_string(json, &dtype)) return bad_json(file, json);
-                CR_TRY(parse_dtype(file, shown, dtype, &entry->dtype));
-            }
-            if (now == SHAPE) CR_TRY(parse_shape(file, json, shown, entry));
-            if (now == OFFSETS) CR_TRY(parse_offsets(file, json, shown, entry));
-        } while (cr_json_take(json, ','));
-        if (!cr_json_expect(json, '}')) return bad_json(file, json);
+    for (bool first = true; cr_json_member(json, &first, &key);) {
+        unsigned now = !strcmp(key, "dtype")          ? DTYPE
+                       : !strcmp(key, "shape")        ? SHAPE
+                       : !strcmp(key, "data_offsets") ? OFFSETS
+                                                      : 0;
+        cr_json_quote(quoted, sizeof quoted, key);
+        if (!now) return BAD(file, "tensor %s: unknown field %s", shown, quoted);
+        if (seen & now) return BAD(file, "tensor %s: duplicate field %s", shown, quoted);
+        seen |= now;
+        if (now == DTYPE) {
+            if (!cr_json_string(json, &dtype)) return bad_json(file, json);
+            CR_TRY(parse_dtype(file, shown, dtype, &entry->dtype));
+        }
+        if (now == SHAPE) CR_TRY(parse_shape(file, json, shown, entry));
+        if (now == OFFSETS) CR_TRY(parse_offsets(file, json, shown, entry));
     }
+    if (json->problem) return bad_json(file, json);
     if (seen != ALL)
         return BAD(file, "tensor %s: %s is missing", shown,
                    !(seen & DTYPE)   ? "dtype"
@@ -141,39 +136,31 @@ static cr_status parse_entry(const struct cr_st_file *file, struct cr_json *json
 /* ---- the header ---- */
 
 static cr_status parse_meta(struct cr_st_file *file, struct cr_json *json) {
+    char *key, *value;
     if (file->has_meta) return BAD(file, "duplicate __metadata__");
     file->has_meta = true;
-    if (!cr_json_expect(json, '{')) return bad_json(file, json);
-    if (cr_json_take(json, '}')) return CR_OK;
-    do {
-        char *key, *value;
-        if (!cr_json_string(json, &key) || !cr_json_expect(json, ':') || !cr_json_string(json, &value))
-            return bad_json(file, json);
+    for (bool first = true; cr_json_member(json, &first, &key);) {
+        if (!cr_json_string(json, &value)) break;
         CR_GROW(file->meta, file->meta_count, file->meta_capacity, 64);
         file->meta[file->meta_count++] = (struct cr_st_meta){key, value};
-    } while (cr_json_take(json, ','));
-    return cr_json_expect(json, '}') ? CR_OK : bad_json(file, json);
+    }
+    return json->problem ? bad_json(file, json) : CR_OK;
 }
 
 static cr_status parse_header(struct cr_st_file *file) {
     struct cr_json json;
+    char          *name;
     cr_json_start(&json, file->header, (size_t)file->header_bytes);
-    if (!cr_json_expect(&json, '{')) return bad_json(file, &json);
-    if (!cr_json_take(&json, '}')) {
-        do {
-            char *name;
-            if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':')) return bad_json(file, &json);
-            if (!strcmp(name, "__metadata__")) {
-                CR_TRY(parse_meta(file, &json));
-                continue;
-            }
-            CR_GROW(file->entries, file->count, file->capacity, 64);
-            struct cr_st_entry *entry = &file->entries[file->count];
-            *entry                    = (struct cr_st_entry){.name = name};
-            CR_TRY(parse_entry(file, &json, entry));
-            file->count++;
-        } while (cr_json_take(&json, ','));
-        if (!cr_json_expect(&json, '}')) return bad_json(file, &json);
+    for (bool first = true; cr_json_member(&json, &first, &name);) {
+        if (!strcmp(name, "__metadata__")) {
+            CR_TRY(parse_meta(file, &json));
+            continue;
+        }
+        CR_GROW(file->entries, file->count, file->capacity, 64);
+        struct cr_st_entry *entry = &file->entries[file->count];
+        *entry                    = (struct cr_st_entry){.name = name};
+        CR_TRY(parse_entry(file, &json, entry));
+        file->count++;
     }
     return cr_json_end(&json) ? CR_OK : bad_json(file, &json);
 }

@@ -57,28 +57,24 @@ static cr_status parse_map(struct cr_st_file *file, struct cr_json *json) {
     char *name, *shard;
     int   views = 0;
     if (file->count) return BAD(file, "duplicate weight_map");
-    if (!cr_json_expect(json, '{')) return bad_json(file, json);
-    do {
-        if (!cr_json_string(json, &name) || !cr_json_expect(json, ':') || !cr_json_string(json, &shard))
-            return bad_json(file, json);
+    for (bool first = true; cr_json_member(json, &first, &name);) {
+        if (!cr_json_string(json, &shard)) break;
         CR_TRY(add_tensor(file, name, shard, &views));
-    } while (cr_json_take(json, ','));
-    return cr_json_expect(json, '}') ? CR_OK : bad_json(file, json);
+    }
+    return json->problem ? bad_json(file, json) : CR_OK;
 }
 
 static cr_status parse_index(struct cr_st_file *file, size_t length) {
     struct cr_json json;
     char          *key;
     cr_json_start(&json, file->header, length);
-    if (!cr_json_expect(&json, '{')) return bad_json(file, &json);
-    do {
-        if (!cr_json_string(&json, &key) || !cr_json_expect(&json, ':')) return bad_json(file, &json);
+    for (bool first = true; cr_json_member(&json, &first, &key);) {
         if (!strcmp(key, "weight_map"))
             CR_TRY(parse_map(file, &json));
         else if (!cr_json_skip(&json))
-            return bad_json(file, &json);
-    } while (cr_json_take(&json, ','));
-    if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return bad_json(file, &json);
+            break;
+    }
+    if (!cr_json_end(&json)) return bad_json(file, &json);
     return file->count ? CR_OK : BAD(file, "it has no weight_map, which names the file of each tensor");
 }
 

@@ -102,9 +102,8 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
         return CR_FAIL(CR_ERR_FORMAT, "%s: a line of %zu bytes is too long for an event", t->path, length);
     memcpy(text, line, length + 1);
     cr_json_start(&json, text, length);
-    for (bool more = cr_json_expect(&json, '{'); more; more = cr_json_take(&json, ',')) {
-        double number;
-        if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':')) break;
+    for (bool first = true; cr_json_member(&json, &first, &name);) {
+        double         number;
         struct cr_json value = json; /* a number or any other value */
         if (!cr_json_number(&value, &number)) {
             if (!cr_json_skip(&json)) break;

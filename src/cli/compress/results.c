@@ -27,12 +27,10 @@ static cr_status fail(const char *file, const struct cr_json *j) {
 /* Moves to the value of a member of the object that begins here; false when there is none. */
 static bool find_member(struct cr_json *j, const char *name) {
     char *key;
-    if (!cr_json_expect(j, '{') || cr_json_take(j, '}')) return false;
-    do {
-        if (!cr_json_string(j, &key) || !cr_json_expect(j, ':')) return false;
+    for (bool first = true; cr_json_member(j, &first, &key);) {
         if (strcmp(key, name) == 0) return true;
         if (!cr_json_skip(j)) return false;
-    } while (cr_json_take(j, ','));
+    }
     return false;
 }
 

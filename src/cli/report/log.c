@@ -78,13 +78,9 @@ struct line {
 static bool scan_line(struct cr_json *json, struct line *line) {
     char *name, *text;
     *line = (struct line){.event = ""};
-    if (!cr_json_expect(json, '{')) return false;
-    if (cr_json_take(json, '}')) return cr_json_end(json);
-    do {
+    for (bool first = true; cr_json_member(json, &first, &name);) {
         double         number;
-        struct cr_json number_at;
-        if (!cr_json_string(json, &name) || !cr_json_expect(json, ':')) return false;
-        number_at = *json;
+        struct cr_json number_at = *json;
         if (cr_json_number(&number_at, &number)) {
             *json = number_at;
             if (strcmp(name, "step") == 0)
@@ -98,8 +94,8 @@ static bool scan_line(struct cr_json *json, struct line *line) {
             *(*name == 'e' ? &line->event : *name == 'v' ? &line->version : &line->hint) = text;
         } else if (!cr_json_skip(json))
             return false;
-    } while (cr_json_take(json, ','));
-    return cr_json_expect(json, '}') && cr_json_end(json);
+    }
+    return cr_json_end(json);
 }
 
 static cr_status add_line(struct cr_run_log *log, char *text) {
