@@ -147,17 +147,6 @@ static cr_status check_same_classes(struct cr_dataset *dataset, const char *here
                    here_only ? here : there, here_only ? own[i] : names[i], here_only ? there : here, hint);
 }
 
-static bool holds_folder(const char *root, const char *name) {
-    char                 path[PATH_MAX];
-    bool                 found = false;
-    const struct dirent *entry;
-    DIR *dir = snprintf(path, sizeof path, "%s/%s", root, name) < (int)sizeof path ? opendir(path) : NULL;
-    while (dir && !found && (entry = readdir(dir)))
-        found = entry->d_name[0] != '.' && cr_fs_has_dir(path, entry->d_name);
-    if (dir) closedir(dir);
-    return found;
-}
-
 const char *const cr_train_names[] = {"train", "training", NULL};
 const char *const cr_val_names[]   = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", NULL};
 
@@ -175,7 +164,7 @@ static const char *find_part_any_case(const char *root, const char *const *names
     const struct dirent *entry;
     while (dir && (entry = readdir(dir)))
         for (size_t i = 0; i <= best && names[i]; i++) {
-            if (strcasecmp(entry->d_name, names[i]) != 0 || !holds_folder(root, entry->d_name)) continue;
+            if (strcasecmp(entry->d_name, names[i]) != 0 || !cr_folder_holds(root, entry->d_name, 1)) continue;
             if (i == best && strcmp(entry->d_name, buf) > 0) continue; /* TRAIN, Train: not by the disk's order */
             snprintf(buf, NAME_MAX + 1, "%s", entry->d_name);
             best = i;

@@ -79,19 +79,22 @@ void cr_folder_say_order(const struct cr_dataset *dataset, const char *root) {
             root, wrong - 1, dataset->class_names[wrong - 1], wrong, dataset->class_names[wrong]);
 }
 
-cr_status cr_folder_fail_one_class(const char *root, const char *only) {
-    char                 path[PATH_MAX], inner[PATH_MAX];
-    int                  folders = 0;
-    struct stat          info;
+bool cr_folder_holds(const char *root, const char *name, int folders) {
+    char                 path[PATH_MAX];
     const struct dirent *entry;
-    CR_TRY(cr_path_format(path, "%s/%s", root, only));
-    DIR *dir = opendir(path);
-    while (dir && folders < 2 && (entry = readdir(dir)))
-        if (entry->d_name[0] != '.' && snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name) < PATH_MAX)
-            folders += stat(inner, &info) == 0 && S_ISDIR(info.st_mode);
+    DIR *dir = snprintf(path, sizeof path, "%s/%s", root, name) < (int)sizeof path ? opendir(path) : NULL;
+    while (dir && folders > 0 && (entry = readdir(dir)))
+        folders -= entry->d_name[0] != '.' && cr_fs_has_dir(path, entry->d_name);
     if (dir) closedir(dir);
+    return folders == 0;
+}
+
+cr_status cr_folder_fail_one_class(const char *root, const char *only) {
+    char path[PATH_MAX];
+    CR_TRY(cr_path_format(path, "%s/%s", root, only));
+    const bool meant = cr_folder_holds(root, only, 2);
     return CR_FAIL(CR_ERR_FORMAT, "%s: only one class folder, %s; at least two classes are needed%s%s%s", root, only,
-                   folders == 2 ? " (did you mean " : "", folders == 2 ? path : "", folders == 2 ? "?)" : "");
+                   meant ? " (did you mean " : "", meant ? path : "", meant ? "?)" : "");
 }
 
 /* ---- listing ---- */

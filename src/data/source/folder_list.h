@@ -146,6 +146,8 @@ void cr_folder_divide(struct cr_image_folder *folder, int64_t first, double frac
 /* Sets count, class_counts and fingerprint of the dataset after all images were added. */
 /* Says that classes whose names are numbers are sorted as text, if that is another order: 0, 1, 10, 2. */
 void cr_folder_say_order(const struct cr_dataset *dataset, const char *root);
+/* Whether there are at least so many folders in root/name. */
+bool cr_folder_holds(const char *root, const char *name, int folders);
 /* The error for a root whose only folder is `only`, which may be the folder that was meant. */
 CR_MUST cr_status cr_folder_fail_one_class(const char *root, const char *only);
 CR_MUST cr_status cr_folder_finish(struct cr_dataset *dataset);
