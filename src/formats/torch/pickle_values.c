@@ -20,8 +20,7 @@ static cr_status count_value(struct cr_pickle *pickle) {
 cr_status cr_pickle_new(struct cr_pickle *pickle, enum cr_pickle_kind kind, struct cr_pickle_value **out) {
     struct cr_pickle_value *v;
     CR_TRY(count_value(pickle));
-    v = cr_arena_alloc(&pickle->arena, sizeof *v);
-    if (!v) return CR_NO_MEMORY(sizeof *v);
+    CR_ARENA_ALLOC(&pickle->arena, v, 1);
     v->kind = kind;
     *out    = v;
     return CR_OK;
@@ -260,8 +259,7 @@ cr_status cr_pickle_persistent(struct cr_pickle *pickle, const struct cr_pickle_
                                      "PyTorch and save it again");
     if (strlen(item[2]->text.data) != item[2]->text.length || item[4]->integer > INT64_MAX / 16)
         return CR_PICKLE_BAD(pickle, "a storage has an invalid name or size");
-    s = cr_arena_alloc(&pickle->arena, sizeof *s);
-    if (!s) return CR_NO_MEMORY(sizeof *s);
+    CR_ARENA_ALLOC(&pickle->arena, s, 1);
     *s = (struct cr_pickle_storage){.type = item[1]->global, .key = item[2]->text.data, .elems = item[4]->integer};
     CR_TRY(list_storage(pickle, s));
     CR_TRY(cr_pickle_new(pickle, CR_PICKLE_STORAGE, out));
