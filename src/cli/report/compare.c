@@ -38,16 +38,6 @@ static void add_cell(struct cr_text *out, bool left, const struct cr_text *text)
     cr_text_add(out, "</td>");
 }
 
-static void add_number(struct cr_text *out, const char *format, double value) {
-    char text[64];
-    if (isnan(value)) {
-        cr_text_add(out, "<td>-</td>");
-        return;
-    }
-    snprintf(text, sizeof text, format, value);
-    cr_text_add(out, "<td>%s</td>", text);
-}
-
 static double last_of(const struct cr_series *s) {
     return s ? s->value[s->count - 1] : NAN;
 }
@@ -71,13 +61,13 @@ static void add_run(const struct comparison *c, int i, struct cr_text *out) {
     cr_text_add(out, "</td>");
     add_cell(out, true, &subject);
     add_cell(out, true, &when);
-    add_number(out, "%.0f", last_of(cr_report_series(run, "train/epoch")));
-    add_number(out, "%.2f %%", best.top1 ? 100 * best.value : NAN);
-    add_number(out, "%.6g", best.top1 && epoch > 0 ? round(100 * best.step / epoch) / 100 : NAN);
-    add_number(out, "%.4f", last_of(cr_report_series(run, "train/loss")));
-    add_number(out, "%.4f", last_of(cr_report_series(run, "eval/loss")));
-    add_number(out, "%.2f %%", 100 * last_of(pruned ? pruned : kept));
-    add_number(out, "%.0f", speed ? cr_series_median(speed) : NAN);
+    cr_page_number(out, "%.0f", last_of(cr_report_series(run, "train/epoch")));
+    cr_page_number(out, "%.2f %%", best.top1 ? 100 * best.value : NAN);
+    cr_page_number(out, "%.6g", best.top1 && epoch > 0 ? round(100 * best.step / epoch) / 100 : NAN);
+    cr_page_number(out, "%.4f", last_of(cr_report_series(run, "train/loss")));
+    cr_page_number(out, "%.4f", last_of(cr_report_series(run, "eval/loss")));
+    cr_page_number(out, "%.2f %%", 100 * last_of(pruned ? pruned : kept));
+    cr_page_number(out, "%.0f", speed ? cr_series_median(speed) : NAN);
     cr_text_add(out, "</tr>\n");
     cr_text_free(&subject);
     cr_text_free(&when);

@@ -34,18 +34,14 @@ static int compare_f1(const void *a, const void *b, void *scores) {
     return *(const int *)a - *(const int *)b;
 }
 
-static void add_percent(struct cr_text *out, double value) {
-    cr_text_add(out, "<td>%.2f %%</td>", 100 * value);
-}
-
 static void add_class(const struct view *v, int label, struct cr_text *out) {
     const struct cr_class_score *s = &v->score[label];
     cr_text_add(out, "<tr><td class=\"l\">");
     cr_page_escape(out, name_of(v, label));
     cr_text_add(out, "</td><td>%lld</td><td>%lld</td>", (long long)s->images, (long long)s->correct);
-    add_percent(out, fraction(s->correct, s->predicted));
-    add_percent(out, fraction(s->correct, s->images));
-    add_percent(out, cr_class_f1(s));
+    cr_page_number(out, "%.2f %%", 100 * fraction(s->correct, s->predicted));
+    cr_page_number(out, "%.2f %%", 100 * fraction(s->correct, s->images));
+    cr_page_number(out, "%.2f %%", 100 * cr_class_f1(s));
     cr_text_add(out, "<td class=\"l\">");
     if (s->confused_with >= 0) {
         cr_page_escape(out, name_of(v, s->confused_with));
@@ -65,14 +61,14 @@ static void add_macro_average(const struct view *v, struct cr_text *out) {
     if (!means.classes) return;
     cr_text_add(out, "<tr class=\"sum\"><td class=\"l\">macro average</td><td>%lld</td><td>%lld</td>",
                 (long long)images, (long long)correct);
-    add_percent(out, means.precision);
-    add_percent(out, means.recall);
-    add_percent(out, means.f1);
+    cr_page_number(out, "%.2f %%", 100 * means.precision);
+    cr_page_number(out, "%.2f %%", 100 * means.recall);
+    cr_page_number(out, "%.2f %%", 100 * means.f1);
     cr_text_add(out, "<td class=\"l\">mean over %d classes</td></tr>\n", means.classes);
     cr_text_add(out, "<tr class=\"sum\"><td class=\"l\">all images (top-1)</td><td>%lld</td><td>%lld</td>",
                 (long long)images, (long long)correct);
     for (int i = 0; i < 3; i++)
-        add_percent(out, fraction(correct, images)); /* every prediction counts once: all equal */
+        cr_page_number(out, "%.2f %%", 100 * fraction(correct, images)); /* every prediction counts once: all equal */
     cr_text_add(out, "<td class=\"l\">micro average</td></tr>\n");
 }
 
@@ -186,7 +182,7 @@ static void add_pairs(const struct view *v, struct cr_text *out) {
         cr_text_add(out, "</td><td class=\"l\">");
         cr_page_escape(out, name_of(v, pair[i].predicted));
         cr_text_add(out, "</td><td>%lld</td>", (long long)pair[i].count);
-        add_percent(out, fraction(pair[i].count, v->score[pair[i].label].images));
+        cr_page_number(out, "%.2f %%", 100 * fraction(pair[i].count, v->score[pair[i].label].images));
         cr_text_add(out, "</tr>\n");
     }
     cr_text_add(out, "</table></div>\n");

@@ -5,13 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void add_percent(struct cr_text *out, double value) {
-    if (isnan(value))
-        cr_text_add(out, "<td>-</td>");
-    else
-        cr_text_add(out, "<td>%.2f %%</td>", 100 * value);
-}
-
 static void add_scores(const struct cr_scores *s, const struct cr_label_table *t, struct cr_text *out) {
     const double images = (double)CR_MAX(s->images, 1);
     cr_text_add(out,
@@ -39,10 +32,10 @@ static void add_class(const struct cr_label_table *t, const struct cr_dataset *d
     cr_text_add(out, "<tr><td class=\"l\">");
     cr_page_escape(out, cr_dataset_class_name(dataset, k));
     cr_text_add(out, "</td><td>%lld</td><td>%lld</td>", (long long)c->images, (long long)c->predicted);
-    add_percent(out, t->score[k].ap);
-    add_percent(out, cr_label_precision(c));
-    add_percent(out, cr_label_recall(c));
-    add_percent(out, c->images ? cr_label_f1(c) : (double)NAN);
+    cr_page_number(out, "%.2f %%", 100 * t->score[k].ap);
+    cr_page_number(out, "%.2f %%", 100 * cr_label_precision(c));
+    cr_page_number(out, "%.2f %%", 100 * cr_label_recall(c));
+    cr_page_number(out, "%.2f %%", c->images ? 100 * cr_label_f1(c) : (double)NAN);
     cr_text_add(out, "<td>%.4f</td></tr>\n", t->threshold[k]);
 }
 

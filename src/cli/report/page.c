@@ -1,6 +1,7 @@
 /* cli/report/page.c: HTML of the report: frame, style sheet, paragraphs, images, bars. */
 #include "cli/report/report.h"
 
+#include <math.h>
 #include <stdio.h>
 
 void cr_page_fact(struct cr_text *out, const char *name, const char *fmt, ...) {
@@ -49,6 +50,12 @@ void cr_page_note(struct cr_text *out, const char *fmt, ...) {
     cr_text_add(out, "<p class=\"note\">");
     cr_page_escape(out, text);
     cr_text_add(out, "</p>\n");
+}
+
+void cr_page_number(struct cr_text *out, const char *format, double value) {
+    char text[64] = "-";
+    if (!isnan(value)) snprintf(text, sizeof text, format, value);
+    cr_text_add(out, "<td>%s</td>", text);
 }
 
 void cr_page_bars(struct cr_text *out, const char *label, const struct cr_bar *bars, int count) {

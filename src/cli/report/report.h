@@ -51,6 +51,7 @@ void cr_page_section(struct cr_text *out, const char *id, const char *heading);
 void cr_page_closed_section(struct cr_text *out, const char *id, const char *heading, const char *what);
 /* Adds an escaped paragraph. */
 void cr_page_note(struct cr_text *out, const char *fmt, ...) CR_PRINTF(2, 3);
+void cr_page_number(struct cr_text *out, const char *format, double value); /* a cell of a table; "-" for NaN */
 /* Adds an image element with the pixels [height][width][3] embedded as PNG, or as JPEG above 64 pixels. */
 CR_MUST cr_status cr_page_image(struct cr_text *out, const struct cr_image *image, const char *alt);
 /* One line of a bar chart. */
