@@ -98,8 +98,7 @@ static cr_status wait_outcome(struct cr_comm *comm, uint32_t number, uint32_t *r
         const bool done = (int32_t)(comm->tcp->outcomes - number) > 0;
         if (done) *requests = comm->tcp->outcome[number % VOTE_RING];
         struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += 1;
+        cr_comm_deadline_after(&until, 1000);
         if (!done && !left && !atomic_load(&comm->failed)) pthread_cond_timedwait(&comm->change, &comm->lock, &until);
         pthread_mutex_unlock(&comm->lock);
         if (done) return CR_OK;

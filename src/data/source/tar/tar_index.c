@@ -177,14 +177,12 @@ static const char *parse_json(struct index *x, char *text, size_t length) {
     struct cr_json json;
     char          *key;
     cr_json_start(&json, text, length);
-    if (!cr_json_expect(&json, '{')) return "is no JSON object";
-    if (cr_json_take(&json, '}')) return "the JSON lacks the key of the label (data.label_key)";
-    do {
-        if (!cr_json_string(&json, &key) || !cr_json_expect(&json, ':')) return "the JSON is invalid";
+    if (text[strspn(text, " \t\r\n")] != '{') return "is no JSON object";
+    for (bool first = true; cr_json_member(&json, &first, &key);) {
         if (!strcmp(key, wanted)) return parse_labels(x, &json);
-        if (!cr_json_skip(&json)) return "the JSON is invalid";
-    } while (cr_json_take(&json, ','));
-    return "the JSON lacks the key of the label (data.label_key)";
+        if (!cr_json_skip(&json)) break;
+    }
+    return json.problem ? "the JSON is invalid" : "the JSON lacks the key of the label (data.label_key)";
 }
 
 /* Reads the label of a sample from a member; *why: it is unusable. */
