@@ -119,8 +119,8 @@ struct cr_ckpt_best {             /* best.json: accuracies are fractions from 0 
 struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char *metric, const char **why);
 /* Writes a checkpoint. An old checkpoint that cannot be removed (keep) causes a warning, not an error. */
 CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io);
-/* Points the link run_dir/best to step-N. */
-CR_MUST cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step);
+/* Points the symbolic link run_dir/link (`last`, `best`) to step-N. CR_ERR_IO without this folder. */
+CR_MUST cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step);
 /* Removes a run folder that has nothing but its lock file. The caller holds the lock and has made the folder; it closes
  * the lock afterwards. */
 void cr_ckpt_remove_empty(const char *run_dir);

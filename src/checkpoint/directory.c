@@ -128,6 +128,8 @@ bool cr_ckpt_dir_in_use(const char *run_dir) {
 
 cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step) {
     char path[CR_PATH_MAX], temporary[CR_PATH_MAX], target[64];
+    CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
+    if (!cr_fs_is_dir(path)) return CR_FAIL(CR_ERR_IO, "%s: no such checkpoint: %s cannot name it", path, link);
     CR_TRY(cr_path_join(path, run_dir, "%s", link));
     CR_TRY(cr_path_join(temporary, run_dir, ".tmp-%s.%ld", link, (long)getpid()));
     snprintf(target, sizeof target, "step-%" PRId64, step);
@@ -146,13 +148,6 @@ cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step) {
     }
     if (cr_fs_sync_dir(run_dir) < 0) return cr_fs_refused(run_dir, "write to the disk", errno);
     return CR_OK;
-}
-
-cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step) {
-    char path[CR_PATH_MAX];
-    CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
-    if (!cr_fs_is_dir(path)) return CR_FAIL(CR_ERR_IO, "%s: no such checkpoint, cannot mark it as best", path);
-    return cr_ckpt_point(run_dir, "best", step);
 }
 
 /* ---- removal ---- */

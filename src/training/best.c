@@ -114,7 +114,7 @@ static cr_status mark_best(const struct cr_run *run, const struct cr_scores *raw
     char                  path[PATH_MAX + 32];
     struct cr_text        text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_COMPACT);
-    CR_TRY(cr_ckpt_mark_best(run->dir, run->at.step));
+    CR_TRY(cr_ckpt_point(run->dir, "best", run->at.step));
     snprintf(path, sizeof path, "%s/best.json", run->dir);
     cr_json_open_object(&w, NULL);
     cr_json_put_int(&w, "step", run->at.step);

@@ -371,6 +371,10 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     if (corrupt) cr_log(CR_LOG_WARN, "%" PRId64 " images could not be read and were replaced by other images", corrupt);
 out:
     if (cr_comm_size(options->comm) == 1) *signal_taken = stop_signal;
+    if (status == CR_ERR_IO && cr_run_reports(&run)) { /* a folder that was renamed is the cause, not a missing file */
+        const cr_status moved = cr_ckpt_check_lock(run.dir, run.lock);
+        if (moved != CR_OK) status = moved;
+    }
     if (status != CR_OK) {
         cr_comm_abort(options->comm,
                       cr_error_message()); /* before this rank closes anything that other ranks wait for */

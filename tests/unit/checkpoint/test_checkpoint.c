@@ -120,11 +120,11 @@ TEST(keep_counts) {
         CHECK_INT(intact_step(in_folder("step-%d", step)), step == 3 || step >= 8 ? step : -1 /* 9 is `last` */);
     check_link("best", "step-3");
     check_link("last", "step-9");
-    REQUIRE_OK(cr_ckpt_mark_best(tmp_path, 8));
+    REQUIRE_OK(cr_ckpt_point(tmp_path, "best", 8));
     check_link("best", "step-8");
     REQUIRE_OK(fake_save(tmp_path, 10, false, 0));
     for (int step = 1; step <= 10; step++) CHECK(is_there(in_folder("step-%d", step)) == (step == 8 || step == 10));
-    CHECK_STATUS(cr_ckpt_mark_best(tmp_path, 3), CR_ERR_IO);
+    CHECK_STATUS(cr_ckpt_point(tmp_path, "best", 3), CR_ERR_IO);
     check_link("best", "step-8");
     /* a name that is not step-N is never removed */
     CHECK_INT(mkdir(in_folder("step-007"), 0700) | mkdir(in_folder("step-x"), 0700) | mkdir(in_folder("step-"), 0700),
