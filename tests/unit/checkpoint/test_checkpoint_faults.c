@@ -98,8 +98,9 @@ TEST(links_and_atomic_files) {
         REQUIRE_OK(cr_file_write_atomic(in_folder("f"), "old", 3));
         uint64_t before = cr_fs_calls();
         cr_fs_fail_at(n, 1, EIO);
-        cr_status best_status = cr_ckpt_point(tmp_path, "best", 2), file = cr_file_write_atomic(in_folder("f"), "new", 3);
-        cr_status dir = cr_ckpt_prepare_dir(in_folder("x/y"));
+        cr_status best_status = cr_ckpt_point(tmp_path, "best", 2),
+                  file        = cr_file_write_atomic(in_folder("f"), "new", 3);
+        cr_status dir         = cr_ckpt_prepare_dir(in_folder("x/y"));
         cr_fs_fail_at(0, 0, 0);
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
         CHECK(intact_step(in_folder("best")) == 2 || (best_status != CR_OK && intact_step(in_folder("best")) == 1));
