@@ -77,7 +77,7 @@ CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, stru
 /* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written. CR_ERR_INTERRUPTED when the
  * reader has closed the pipe; main then ends without a message, as SIGPIPE would. */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);
-/* Writes the text to standard error and frees it: when standard output carries a file. */
+/* Writes the text to standard error and frees it. For commands that write a file to standard output. */
 void cr_cmd_print_aside(struct cr_text *text);
 /* Writes the bytes to standard output, with the same errors. */
 CR_MUST cr_status cr_cmd_print_bytes(const void *bytes, size_t count);
@@ -135,7 +135,7 @@ CR_MUST cr_status cr_cmd_config_of_weights(const struct cr_args *args, const str
  * next to which train.csv may be something else; `tar` if it or its folder train holds *.tar and no folders; otherwise
  * `folder`. */
 enum cr_data_kind cr_cmd_data_kind(const char *folder);
-/* The arguments without the first operand, which names a part of the command. */
+/* The arguments after the first operand, which names a subcommand, such as `stat` of `cresnet data stat`. */
 static inline struct cr_args cr_cmd_behind(const struct cr_args *args) {
     struct cr_args rest = *args;
     rest.operand++;

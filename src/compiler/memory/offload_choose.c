@@ -168,7 +168,7 @@ static bool keep_if_better(struct choice *x) {
 
 /* ---- local search ---- */
 
-/* Adds candidates that are not chosen and removes those that are: k, and m if it is not k. */
+/* Flips whether candidate k is chosen, and the same for candidate m if it is another one. */
 static void change(struct choice *x, int k, int m) {
     x->chosen[k] = !x->chosen[k];
     if (m != k) x->chosen[m] = !x->chosen[m];
