@@ -224,6 +224,9 @@ cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, 
 cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
     return sum->to ? cudaSuccess : cudaErrorInvalidValue;
 }
+cudaError_t ck_sum_small(const struct ck_sum_small *sum, cudaStream_t stream) {
+    return sum->x ? cudaSuccess : cudaErrorInvalidValue;
+}
 
 /* ---- the lifetime of a device: as in cuda/device.c and runtime/memory_regions.c ---- */
 
