@@ -13,11 +13,11 @@
 #   torch QUEUE           the first seed of each configuration of a queue by PyTorch (tests/tools/torch_recipe.py), alone
 #   out                   results so far; $OUT/results.txt, $OUT/logs.tar.xz (log.jsonl of all trainings)
 #   list QUEUE            the trainings of a queue: NAME|CONFIG|SEED|VALUES
-# Queues: v80 (variants of Imagewoof2 at 128 px), w128 w192 w128-5 w192-80 ... (the six rows, five seeds), tiny18 tiny50 (plain), tinyv (variants),
-# tinybest18 tinybest50, cifar94 cifar96 cifarv, prune0 (a dense ResNet-56), prune. Work off one queue per GPU with one training at a time: two
+# Queues: v80 (variants of Imagewoof2 at 128 px), w128 w192 w128-5 w192-80 ... (the six rows, five seeds), tiny18 tiny50 (plain), tinybest18
+# tinybest50, cifar94 cifar96 cifarv, prune0 (a dense ResNet-56), prune. Work off one queue per GPU with one training at a time: two
 # trainings at once on a GPU take three times as long each.
 #   CRESNET   the program (build/gpu/cresnet)           WORK    data and trainings (build/public-sets)
-#   WOPT_80 TOPT COPT_94 COPT_96   values that the variants chose, for the rows of Imagewoof2, the best ones of Tiny-ImageNet, and CIFAR-10
+#   WOPT_80 TOPT_18 COPT_94 COPT_96   values that the variants chose, for the rows of Imagewoof2, the best ones of Tiny-ImageNet, and CIFAR-10
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 E=$(realpath -m "${WORK:-build/public-sets}") P=${PIECES:-.gpu/pieces} sums=.gpu/SUMS
@@ -92,9 +92,6 @@ data_of() { # CONFIG: the values that name its data; fails when it is not here
 
 # ---- queues: NAME|CONFIG|SEED|VALUES ----
 seeds() { local name=$1 config=$2 s; shift 2; for s in $S; do echo "$name|$config|$s|$*"; done; }
-tiny_muon="optim.kind=muon optim.lr=0.006 optim.momentum=0.95 optim.beta2=0.99 optim.eps=1e-6 optim.weight_decay=0.05"
-tiny_muon="$tiny_muon optim.decay_norm_bias=no model.zero_init_last=yes train.label_smoothing=0.1"
-tiny_mix="data.augment=trivial data.cutmix=1 data.mix_prob=0.5" tiny_sizes="data.image_sizes=48@0,64@"
 muon="optim.kind=muon optim.momentum=0.95 optim.beta2=0.99 optim.weight_decay=0.05 optim.bn_bias_factor=1"
 acdc="prune.schedule=acdc prune.end=120"
 queue() {
@@ -109,12 +106,8 @@ queue() {
             S="1 2 3 4 5"; for e in $epochs; do o=WOPT_$e; seeds w$size-$e imagewoof-$size-$e ${!o:-}; done ;;
         tiny18) S="1 2 3"; seeds tiny18 tiny-imagenet-resnet18 ;;
         tiny50) S=1; seeds tiny50 tiny-imagenet-resnet50 ;;
-        tinyv)
-            S=1
-            seeds tinyv-0muon tiny-imagenet-resnet18 train.epochs=200 $tiny_muon $tiny_mix ${tiny_sizes}120
-            seeds tinyv-1sgd tiny-imagenet-resnet18 train.epochs=200 model.zero_init_last=yes train.label_smoothing=0.1 $tiny_mix ${tiny_sizes}120 ;;
-        tinybest18) S="1 2 3"; seeds tinybest18 tiny-imagenet-resnet18 train.epochs=200 ${TOPT:-$tiny_muon $tiny_mix} ${tiny_sizes}120 ;;
-        tinybest50) S=1; seeds tinybest50 tiny-imagenet-resnet50 train.epochs=100 ${TOPT:-$tiny_muon $tiny_mix} ${tiny_sizes}60 ;;
+        tinybest18) S="1 2 3"; seeds tinybest18 tiny-imagenet-resnet18-modern ${TOPT_18:-} ;;
+        tinybest50) S=1; seeds tinybest50 tiny-imagenet-resnet50-modern ${TOPT_50:-} ;;
         cifar94) S="1 2 3 4 5"; seeds cifar94 cifar10-94 ${COPT_94:-} ;;
         cifar96) S="1 2 3 4 5"; seeds cifar96 cifar10-96 ${COPT_96:-} ;;
         cifarv)
