@@ -37,13 +37,16 @@ struct ck_conv_families {
     const struct ck_conv_family *conv_pair, *conv_chain;                   /* struct ck_conv_pair */
 };
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* cuda/conv_families.c: the families of a compute capability: for 9.0 (90) those with wgmma and TMA, for all others
  * from 8.0 on those with mma.sync. */
 const struct ck_conv_families *ck_families_of(int cc);
+
+/* cuda/conv/int8/int8_conv_sm90a.cu: 8-bit filters as the families of compute capability 9.0 read them. Bytes of the
+ * packed filter of w [K][R][S][C]; 0 when C does not suit the families. */
+size_t      ck_int8_packed_bytes(int64_t K, int R, int S, int64_t C);
+cudaError_t ck_int8_pack(const int8_t *w, int8_t *packed, int64_t K, int R, int S, int64_t C, cudaStream_t stream);
 
 /* Each is defined at the end of the file that has its name, cuda/conv/.../NAME_sm90a.cu or NAME_mma.cu. */
 extern const struct ck_conv_family ck_point_conv_wgmma, ck_point_gram_wgmma, ck_point_grad_wgmma, ck_conv3x3_wgmma,
@@ -53,8 +56,6 @@ extern const struct ck_conv_family ck_point_conv_wgmma, ck_point_gram_wgmma, ck_
 extern const struct ck_conv_family ck_point_conv_mma, ck_point_gram_mma, ck_point_grad_mma, ck_conv3x3_mma, ck_stem_mma,
     ck_stem_grad_mma, ck_gram_mma, ck_gram_product_mma, ck_int8_conv_mma, ck_int8_stem_mma;
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

@@ -5,9 +5,7 @@
 
 #include "cuda/common/launch_types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* ---- cuda/elementwise/pointwise.cu: relu, add, cast; normalisation of images ---- */
 
@@ -168,8 +166,6 @@ cudaError_t ck_qconv_coeffs(const struct ck_qconv_coeffs *args, cudaStream_t str
 cudaError_t ck_maxpool_int8(const void *x, void *y, bool is_signed, const struct ck_window *w, cudaStream_t stream);
 cudaError_t ck_pad_shortcut_int8(const void *x, void *y, const struct ck_window *w, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

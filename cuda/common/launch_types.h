@@ -7,6 +7,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Around the declarations of functions that .cu files define. */
+#ifdef __cplusplus
+#define CK_C_BEGIN extern "C" {
+#define CK_C_END }
+#else
+#define CK_C_BEGIN
+#define CK_C_END
+#endif
+
 enum ck_type { CK_F32, CK_F16, CK_BF16 };
 
 /* The device's copy of cr_step_block (graph/graph.h). */

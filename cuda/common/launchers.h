@@ -24,12 +24,10 @@
 #include "cuda/common/norm_launchers.h"
 #include "cuda/common/train_launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
-/* ---- cuda/core/delay.cu, step_block.cu, gather_pieces.cu: test delays, separation of launches, inputs and results of
- * a step, copies ---- */
+/* ---- cuda/core/delay.cu, step_block.cu, gather_pieces.cu, reference_work.cu: test delays, separation of launches,
+ * inputs and results of a step, copies ---- */
 
 /* Keeps the stream busy for about `ns` nanoseconds, 1 ms at most. For tests. */
 cudaError_t ck_delay(int64_t ns, cudaStream_t stream);
@@ -62,6 +60,9 @@ struct ck_gather {
 };
 /* Copies up to CK_GATHER_PIECES pieces of equal size within the device with one kernel. */
 cudaError_t ck_gather(const struct ck_gather *gather, cudaStream_t stream);
+/* One block of a fixed amount of arithmetic for each multiprocessor. ticks: see cr_async.reference_work; `most`: the
+ * number of blocks that it has room for. */
+cudaError_t ck_reference_work(int multiprocessors, int most, uint64_t *ticks, cudaStream_t stream);
 
 /* ---- cuda/core/fill_node.cu ---- */
 
@@ -101,6 +102,14 @@ cudaError_t ck_dense_bias(enum ck_type type, const float *product, const float *
 cudaError_t ck_dense_bgrad(enum ck_type type, const void *dy, float *db, int64_t rows, int64_t columns, bool accumulate,
                            cudaStream_t stream);
 
+/* ---- cuda/dense/dense_few.cu: the classifier for a few images ---- */
+
+enum { CK_DENSE_FEW_ROWS = 8 };
+/* y [rows][classes] = x [rows][depth] w' [depth][classes] + bias, summed in f32, rounded once. w is [classes][depth].
+ * rows is at most CK_DENSE_FEW_ROWS; depth is a multiple of the elements in 16 bytes. */
+cudaError_t ck_dense_few(enum ck_type type, const void *x, const void *w, const float *bias, void *y, int rows,
+                         int64_t classes, int64_t depth, cudaStream_t stream);
+
 /* ---- cuda/collectives/reduce.cu: sums over ranks whose GPUs access each other's memory ---- */
 
 enum { CK_PEERS = 8 }; /* maximum number of ranks */
@@ -128,8 +137,6 @@ struct ck_sum_small {
  * of the lines again two rounds later, and the round between ended after every rank had ended the one before it. */
 cudaError_t ck_sum_small(const struct ck_sum_small *sum, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

@@ -6,9 +6,7 @@
 #include "cuda/common/elementwise_launchers.h"
 #include "cuda/common/launch_types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* ---- cuda/norm/bn.cu, cuda/norm/bn_apply.cu, cuda/norm/bn_grad.cu: batch normalisation ---- */
 
@@ -156,8 +154,6 @@ cudaError_t ck_pool_bn_grad_sums(const struct ck_pool_bn_grad *args, void *works
                                  cudaStream_t stream);
 cudaError_t ck_pool_bn_grad_apply(const struct ck_pool_bn_grad *args, int multiprocessors, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

@@ -5,9 +5,7 @@
 
 #include "cuda/common/launch_types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* ---- cuda/train/init.cu: initial values ---- */
 
@@ -166,8 +164,6 @@ struct ck_ema {
 /* Exponential moving averages of the parameters and of the running statistics. */
 cudaError_t ck_ema(const struct ck_ema *args, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

@@ -1,6 +1,5 @@
 /* cuda/core/reference_work.cu: a fixed amount of arithmetic, whose time shows whether other processes use the GPU. */
 #include "cuda/common/common.cuh"
-#include "cuda/core/sharing_launchers.h"
 
 constexpr int REFERENCE_THREADS = 512, REFERENCE_PIECES = 11, REFERENCE_STEPS = 250;
 

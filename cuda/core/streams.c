@@ -2,7 +2,6 @@
 #include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
-#include "cuda/core/sharing_launchers.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
-#include "cuda/dense/dense_few.h"
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x     = cuda_in(p, op, CR_IN_dense_x);

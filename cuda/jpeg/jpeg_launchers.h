@@ -3,13 +3,10 @@
 #ifndef CR_JPEG_LAUNCHERS_H
 #define CR_JPEG_LAUNCHERS_H
 
+#include "cuda/common/launch_types.h"
 #include "formats/jpeg_scan.h"
 
-#include <cuda_runtime_api.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* One axis of a resize: for each pixel of the result `first`, `taps` and up to `stride` weights of 22 fractional bits.
  */
@@ -48,8 +45,6 @@ cudaError_t ck_jpeg_samples(const struct ck_jpeg_batch *batch, cudaStream_t stre
 /* cuda/jpeg/resize.cu: upsampling, colours, crop and resize. */
 cudaError_t ck_jpeg_resize(const struct ck_jpeg_batch *batch, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

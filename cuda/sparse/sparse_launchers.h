@@ -12,9 +12,7 @@
 
 #include "cuda/common/launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* Scattered outputs: output (p, q) of an image is pixel (p*step + h, q*step + w) of an image of H x W pixels. With step
  * 0 the outputs are contiguous and the other members are not used. */
@@ -116,8 +114,6 @@ cudaError_t ck_sparse_wgrad(const struct ck_sparse_wgrad *args, const struct ck_
 bool        ck_sell_conv_supports(const struct ck_conv *conv);
 cudaError_t ck_sell_conv(const struct ck_sparse_args *args, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

@@ -5,9 +5,7 @@
 
 #include "cuda/common/launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 struct ck_muon {
     struct ck_rule rule;      /* owner and norms are not read */
@@ -61,8 +59,6 @@ struct ck_muon_polynomial {
 };
 cudaError_t ck_muon_polynomial(const struct ck_muon_polynomial *args, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

@@ -11,9 +11,7 @@
 
 #include "cuda/common/launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* Returns whether the convolution has one of the shapes above, in a 16-bit type. */
 bool ck_cifar_conv_supports(const struct ck_conv *conv);
@@ -143,8 +141,6 @@ cudaError_t ck_cifar_dense_dgrad(const struct ck_dense *v, const void *dy, const
 cudaError_t ck_cifar_dense_wgrad(const struct ck_dense *v, const void *x, const void *dy, float *dw, bool accumulate,
                                  cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

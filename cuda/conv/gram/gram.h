@@ -10,9 +10,7 @@
 #include "cuda/common/fused_conv.h"
 #include "cuda/common/launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* ---- the families gram and gram_product: kernels over all pixels ---- */
 
@@ -90,8 +88,6 @@ struct ck_gram_bn_grad {
 size_t      ck_gram_bn_grad_workspace(int64_t K, int64_t C);
 cudaError_t ck_gram_bn_grad(const struct ck_gram_bn_grad *args, void *workspace, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

@@ -15,7 +15,6 @@
 #define CR_CONV_PAIR_H
 
 #include "cuda/common/conv_family.h"
-#include "cuda/common/int8_filter.h"
 
 enum ck_pair_type { CK_PAIR_U8, CK_PAIR_F16, CK_PAIR_BF16 };
 enum { CK_CONV_CHAIN_CHANNELS = 64 }; /* of x and t */

@@ -10,9 +10,7 @@
 
 #include "cuda/common/launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 enum { CK_BLOCK_SPARSE_SIDE = 64, CK_BLOCK_SPARSE_BYTES = CK_BLOCK_SPARSE_SIDE * CK_BLOCK_SPARSE_SIDE * 2 };
 
@@ -78,8 +76,6 @@ cudaError_t ck_block_sparse_pack(const struct ck_conv *conv, const void *w, cons
 cudaError_t ck_block_sparse_conv(const struct ck_block_sparse_args *args, const struct ck_block_sparse_plan *plan,
                                  cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

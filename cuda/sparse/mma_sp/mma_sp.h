@@ -13,9 +13,7 @@
 
 #include "cuda/common/launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* BAND: output channels per band. GROUPS: groups of 16 output channels per band, one fragment each. BLOCK: columns per
  * block.
@@ -91,8 +89,6 @@ bool ck_mma_sp_conv_plan(const struct ck_conv *conv, int64_t nnz, int config, in
 struct ck_mma_sp_steps ck_mma_sp_conv_steps(const struct ck_mma_sp_plan *plan);
 cudaError_t ck_mma_sp_conv(const struct ck_mma_sp_args *args, const struct ck_mma_sp_plan *plan, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

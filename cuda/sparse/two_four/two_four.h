@@ -12,9 +12,7 @@
 
 #include "cuda/common/launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 enum {
     CK_TWO_FOUR_ROWS  = 64, /* output channels per block */
@@ -84,8 +82,6 @@ cudaError_t ck_two_four_gather(const void *dense, const uint32_t *from, int64_t 
 cudaError_t ck_two_four_conv(const struct ck_two_four_args *args, const struct ck_two_four_plan *plan,
                              int multiprocessors, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

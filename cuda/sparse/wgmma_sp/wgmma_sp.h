@@ -23,9 +23,7 @@
 
 #include "cuda/sparse/two_four/two_four.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 enum {
     CK_WGMMA_SP_ROWS   = 64, /* output channels per block */
@@ -91,8 +89,6 @@ cudaError_t ck_wgmma_sp_fill(const struct ck_wgmma_sp_plan *plan, const float *w
 cudaError_t ck_wgmma_sp_conv(const struct ck_wgmma_sp_args *args, const struct ck_wgmma_sp_plan *plan,
                              int multiprocessors, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif

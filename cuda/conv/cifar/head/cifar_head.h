@@ -5,9 +5,7 @@
 
 #include "cuda/common/launchers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CK_C_BEGIN
 
 /* Images of 8x8 pixels. */
 enum { CK_HEAD_PIXELS = 64, CK_HEAD_CHANNELS_MOST = 64, CK_HEAD_CLASSES_MOST = 128 };
@@ -39,8 +37,6 @@ bool ck_cifar_head_supports(enum ck_type type, int64_t samples, int64_t channels
 size_t      ck_cifar_head_workspace(int64_t samples, int64_t channels, int64_t classes);
 cudaError_t ck_cifar_head(const struct ck_cifar_head *args, void *workspace, cudaStream_t stream);
 
-#ifdef __cplusplus
-}
-#endif
+CK_C_END
 
 #endif
