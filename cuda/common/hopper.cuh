@@ -219,31 +219,37 @@ template <int N> __device__ __forceinline__ void ck_wgmma_hold(float (&d)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* The registers of the sums: their names in an instruction, and the operands d[i], d[i + 1] ...; r: the constraint. */
 #define CK_D16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define CK_D32                                                                                                         \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define CK_D64                                                                                                         \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                                                 \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                                 \
-    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define CK_D128                                                                                                        \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                                                 \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                                 \
-    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"                                                 \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"                                                 \
-    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"                                                 \
-    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"                                     \
-    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define CK_ACC8(d, i)                                                                                                  \
-    "+f"((d)[(i) + 0]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3]), "+f"((d)[(i) + 4]),                \
-        "+f"((d)[(i) + 5]), "+f"((d)[(i) + 6]), "+f"((d)[(i) + 7])
-#define CK_ACC16(d, i) CK_ACC8(d, i), CK_ACC8(d, (i) + 8)
-#define CK_ACC32(d, i) CK_ACC8(d, i), CK_ACC8(d, (i) + 8), CK_ACC8(d, (i) + 16), CK_ACC8(d, (i) + 24)
-#define CK_ACC64(d, i) CK_ACC32(d, i), CK_ACC32(d, (i) + 32)
-#define CK_ACC128(d, i) CK_ACC64(d, i), CK_ACC64(d, (i) + 64)
+#define CK_D32 CK_D16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define CK_D48 CK_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define CK_D52 CK_D48 ",%48,%49,%50,%51"
+#define CK_D56 CK_D52 ",%52,%53,%54,%55"
+#define CK_D60 CK_D56 ",%56,%57,%58,%59"
+#define CK_D64 CK_D60 ",%60,%61,%62,%63"
+#define CK_D80 CK_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define CK_D96 CK_D80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define CK_D104 CK_D96 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define CK_D108 CK_D104 ",%104,%105,%106,%107"
+#define CK_D112 CK_D108 ",%108,%109,%110,%111"
+#define CK_D116 CK_D112 ",%112,%113,%114,%115"
+#define CK_D128 CK_D116 ",%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define CK_ACC4(r, d, i) r((d)[(i) + 0]), r((d)[(i) + 1]), r((d)[(i) + 2]), r((d)[(i) + 3])
+#define CK_ACC8(r, d, i) CK_ACC4(r, d, i), CK_ACC4(r, d, (i) + 4)
+#define CK_ACC16(r, d, i) CK_ACC8(r, d, i), CK_ACC8(r, d, (i) + 8)
+#define CK_ACC32(r, d, i) CK_ACC16(r, d, i), CK_ACC16(r, d, (i) + 16)
+#define CK_ACC48(r, d, i) CK_ACC32(r, d, i), CK_ACC16(r, d, (i) + 32)
+#define CK_ACC52(r, d, i) CK_ACC48(r, d, i), CK_ACC4(r, d, (i) + 48)
+#define CK_ACC56(r, d, i) CK_ACC48(r, d, i), CK_ACC8(r, d, (i) + 48)
+#define CK_ACC60(r, d, i) CK_ACC56(r, d, i), CK_ACC4(r, d, (i) + 56)
+#define CK_ACC64(r, d, i) CK_ACC32(r, d, i), CK_ACC32(r, d, (i) + 32)
+#define CK_ACC80(r, d, i) CK_ACC64(r, d, i), CK_ACC16(r, d, (i) + 64)
+#define CK_ACC96(r, d, i) CK_ACC64(r, d, i), CK_ACC32(r, d, (i) + 64)
+#define CK_ACC104(r, d, i) CK_ACC96(r, d, i), CK_ACC8(r, d, (i) + 96)
+#define CK_ACC108(r, d, i) CK_ACC104(r, d, i), CK_ACC4(r, d, (i) + 104)
+#define CK_ACC112(r, d, i) CK_ACC96(r, d, i), CK_ACC16(r, d, (i) + 96)
+#define CK_ACC116(r, d, i) CK_ACC112(r, d, i), CK_ACC4(r, d, (i) + 112)
+#define CK_ACC128(r, d, i) CK_ACC64(r, d, i), CK_ACC64(r, d, (i) + 64)
 
 /* both(): A and B are in shared memory. left(): A is in registers. TRANSPOSED: B is MN-major; LEFT_TRANSPOSED: A is
  * MN-major. keep: adds to d; otherwise d is overwritten. */
@@ -255,7 +261,7 @@ template <typename T, int N> struct ck_wgmma;
             asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N    \
                          "k16.f32." type "." type " {" CK_D##half "}, %" a0 ", %" a1 ", keep, 1, 1, %" a4 ", %" a3     \
                                                                   ";\n}"                                               \
-                         : CK_ACC##half(d, 0)                                                                          \
+                         : CK_ACC##half("+f", d, 0)                                                                    \
                          : "l"(a), "l"(b), "r"(keep), "n"(TRANSPOSED), "n"(LEFT_TRANSPOSED));                          \
         }                                                                                                              \
         template <int TRANSPOSED>                                                                                      \
@@ -263,18 +269,25 @@ template <typename T, int N> struct ck_wgmma;
             asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N    \
                          "k16.f32." type "." type " {" CK_D##half "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" a4      \
                                                                   ", keep, 1, 1, %" a6 ";\n}"                          \
-                         : CK_ACC##half(d, 0)                                                                          \
+                         : CK_ACC##half("+f", d, 0)                                                                    \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(TRANSPOSED));            \
         }                                                                                                              \
     };
-CK_WGMMA(__half, "f16", 32, 16, "16", "17", "18", "19", "20", "21", "22")
-CK_WGMMA(__half, "f16", 64, 32, "32", "33", "34", "35", "36", "37", "38")
-CK_WGMMA(__half, "f16", 128, 64, "64", "65", "66", "67", "68", "69", "70")
-CK_WGMMA(__half, "f16", 256, 128, "128", "129", "130", "131", "132", "133", "134")
-CK_WGMMA(__nv_bfloat16, "bf16", 32, 16, "16", "17", "18", "19", "20", "21", "22")
-CK_WGMMA(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36", "37", "38")
-CK_WGMMA(__nv_bfloat16, "bf16", 128, 64, "64", "65", "66", "67", "68", "69", "70")
-CK_WGMMA(__nv_bfloat16, "bf16", 256, 128, "128", "129", "130", "131", "132", "133", "134")
+#define CK_WGMMA_HALF(...) CK_WGMMA(__half, "f16", __VA_ARGS__) CK_WGMMA(__nv_bfloat16, "bf16", __VA_ARGS__)
+CK_WGMMA_HALF(32, 16, "16", "17", "18", "19", "20", "21", "22")
+CK_WGMMA_HALF(64, 32, "32", "33", "34", "35", "36", "37", "38")
+CK_WGMMA_HALF(96, 48, "48", "49", "50", "51", "52", "53", "54")
+CK_WGMMA_HALF(104, 52, "52", "53", "54", "55", "56", "57", "58")
+CK_WGMMA_HALF(112, 56, "56", "57", "58", "59", "60", "61", "62")
+CK_WGMMA_HALF(120, 60, "60", "61", "62", "63", "64", "65", "66")
+CK_WGMMA_HALF(128, 64, "64", "65", "66", "67", "68", "69", "70")
+CK_WGMMA_HALF(160, 80, "80", "81", "82", "83", "84", "85", "86")
+CK_WGMMA_HALF(192, 96, "96", "97", "98", "99", "100", "101", "102")
+CK_WGMMA_HALF(208, 104, "104", "105", "106", "107", "108", "109", "110")
+CK_WGMMA_HALF(216, 108, "108", "109", "110", "111", "112", "113", "114")
+CK_WGMMA_HALF(232, 116, "116", "117", "118", "119", "120", "121", "122")
+CK_WGMMA_HALF(256, 128, "128", "129", "130", "131", "132", "133", "134")
+#undef CK_WGMMA_HALF
 #undef CK_WGMMA
 
 #endif

@@ -28,14 +28,6 @@ template <bool SIGNED> __device__ __forceinline__ void ck_add_bytes(uint4 bytes,
     }
 }
 
-#define CK_INT8(d, i)                                                                                                  \
-    "+r"((d)[(i) + 0]), "+r"((d)[(i) + 1]), "+r"((d)[(i) + 2]), "+r"((d)[(i) + 3]), "+r"((d)[(i) + 4]),                \
-        "+r"((d)[(i) + 5]), "+r"((d)[(i) + 6]), "+r"((d)[(i) + 7])
-#define CK_INT16(d, i) CK_INT8(d, i), CK_INT8(d, (i) + 8)
-#define CK_INT32(d, i) CK_INT16(d, i), CK_INT16(d, (i) + 16)
-#define CK_INT64(d, i) CK_INT32(d, i), CK_INT32(d, (i) + 32)
-#define CK_INT128(d, i) CK_INT64(d, i), CK_INT64(d, (i) + 64)
-
 /* keep: adds to d; otherwise d is overwritten. */
 template <bool A_SIGNED, int N> struct ck_wgmma_int8;
 #define CK_WGMMA_INT8(is_signed, type, N, half, a0, a1, a2)                                                            \
@@ -43,7 +35,7 @@ template <bool A_SIGNED, int N> struct ck_wgmma_int8;
         static __device__ __forceinline__ void run(int (&d)[half], uint64_t a, uint64_t b, int keep) {                 \
             asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N    \
                          "k32.s32." type ".s8 {" CK_D##half "}, %" a0 ", %" a1 ", keep;\n}"                            \
-                         : CK_INT##half(d, 0)                                                                          \
+                         : CK_ACC##half("+r", d, 0)                                                                    \
                          : "l"(a), "l"(b), "r"(keep));                                                                 \
         }                                                                                                              \
     };
@@ -53,6 +45,7 @@ CK_WGMMA_INT8(false, "u8", 128, 64, "64", "65", "66")
 CK_WGMMA_INT8(false, "u8", 256, 128, "128", "129", "130")
 CK_WGMMA_INT8(true, "s8", 32, 16, "16", "17", "18")
 CK_WGMMA_INT8(true, "s8", 64, 32, "32", "33", "34")
+CK_WGMMA_INT8(true, "s8", 112, 56, "56", "57", "58")
 CK_WGMMA_INT8(true, "s8", 128, 64, "64", "65", "66")
 CK_WGMMA_INT8(true, "s8", 256, 128, "128", "129", "130")
 #undef CK_WGMMA_INT8

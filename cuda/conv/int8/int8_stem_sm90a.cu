@@ -80,17 +80,6 @@ struct loader {
     }
 };
 
-#define STEM_D56                                                                                                       \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"           \
-    "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
-/* d[64 channels][112 pixels] (+)= a[64][32] b[32][112] */
-__device__ __forceinline__ void multiply_line(int (&d)[56], uint64_t a, uint64_t b, int keep) {
-    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %58, 0;\nwgmma.mma_async.sync.aligned.m64n112k32.s32.s8.s8 "
-                 "{" STEM_D56 "}, %56, %57, keep;\n}"
-                 : CK_INT32(d, 0), CK_INT8(d, 32), CK_INT8(d, 40), CK_INT8(d, 48)
-                 : "l"(a), "l"(b), "r"(keep));
-}
-
 /* Six bytes of shared memory at any address. */
 __device__ __forceinline__ uint2 six_bytes(uint32_t at) {
     const uint32_t first = at & ~3u, shift = at % 4 * 8, middle = ck_get4(first + 4);
@@ -177,8 +166,8 @@ struct worker {
         for (int r = 0; r < TAPS; r++) {
             const int      slot   = at.at + r >= SLOTS ? at.at + r - SLOTS : at.at + r;
             const uint64_t filter = ck_operand(shared + (uint32_t)(FILTER_AT + r / 2 * COLUMNS * 128)) + r % 2 * 4;
-            multiply_line(sums, filter, pixels(slot, 0), r);
-            multiply_line(sums, filter + 2, pixels(slot, 2), 1);
+            ck_wgmma_int8<true, 112>::run(sums, filter, pixels(slot, 0), r);
+            ck_wgmma_int8<true, 112>::run(sums, filter + 2, pixels(slot, 2), 1);
         }
         ck_wgmma_commit();
     }
@@ -300,7 +289,6 @@ __global__ void __launch_bounds__(2 * WORKERS * GROUP, 1) int8_stem(const __grid
         for (int i = first; i < p.shape.work; i += step) w.run_band(band(p.shape, i));
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

@@ -34,29 +34,6 @@ static_assert((int)CONV_BYTES <= (int)SHARED_LIMIT && CONV_BAR_AT % 8 == 0, "fit
 
 #if CK_HAS_SM90A
 
-#define STEM_D56                                                                                                       \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"           \
-    "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
-#define STEM_MULTIPLY(type)                                                                                            \
-    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %61, 0;\nwgmma.mma_async.sync.aligned.m64n112k16.f32." type   \
-                 "." type " {" STEM_D56 "}, {%56, %57, %58, %59}, %60, keep, 1, 1, 0;\n}"                              \
-                 : CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), CK_ACC8(d, 48)                                      \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
-/* d[64 channels][112 pixels] (+)= a[64][16] b[16][112] */
-template <typename T>
-__device__ __forceinline__ void multiply_line(float (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep);
-template <>
-__device__ __forceinline__ void multiply_line<__half>(float (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep) {
-    STEM_MULTIPLY("f16");
-}
-template <>
-__device__ __forceinline__ void multiply_line<__nv_bfloat16>(float (&d)[56], const uint32_t (&a)[4], uint64_t b,
-                                                             int keep) {
-    STEM_MULTIPLY("bf16");
-}
-#undef STEM_MULTIPLY
-#undef STEM_D56
-
 /* A worker holds the filters of 64 channels in registers. A line is their product with x, channels down, pixels to the
  * right. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
 template <typename T, int EPILOGUE> struct conv_worker {
@@ -98,7 +75,7 @@ template <typename T, int EPILOGUE> struct conv_worker {
         ck_wgmma_fence();
 #pragma unroll
         for (int tap = 0; tap < TAPS; tap++)
-            multiply_line<T>(acc, w[tap], x.at(tap / SIDE * ROW_BYTES + tap % SIDE * 16), tap > 0);
+            ck_wgmma<T, LINE>::template left<0>(acc, w[tap], x.at(tap / SIDE * ROW_BYTES + tap % SIDE * 16), tap > 0);
         ck_wgmma_commit();
         order.pass();
         ck_wgmma_wait<0>();
@@ -213,7 +190,6 @@ __global__ void __launch_bounds__(THREADS, 1) stem_conv(const __grid_constant__ 
         worker.run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

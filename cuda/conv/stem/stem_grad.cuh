@@ -180,7 +180,6 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) stem_grad(co
         worker.run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

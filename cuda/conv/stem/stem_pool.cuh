@@ -158,7 +158,8 @@ template <typename T> struct pool_worker {
         for (int tap = 0; tap < TAPS; tap++)
 #pragma unroll
             for (int l = 0; l < 2; l++)
-                multiply_line<T>(acc[l], w[tap], x.at((tap / SIDE + l) * ROW_BYTES + tap % SIDE * 16), tap > 0);
+                ck_wgmma<T, LINE>::template left<0>(acc[l], w[tap],
+                                                    x.at((tap / SIDE + l) * ROW_BYTES + tap % SIDE * 16), tap > 0);
         ck_wgmma_commit();
     }
 
@@ -304,7 +305,6 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) stem_pool(co
         worker.run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

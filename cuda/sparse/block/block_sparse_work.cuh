@@ -19,48 +19,6 @@ __device__ __forceinline__ int pixel_of_column(const params &p, int q) {
                                                                       : (int)NO_PIXEL;
 }
 
-/* d[64][N] (+)= a[64][16] b[16][N], for the widths that ck_wgmma does not have. */
-#define BLOCK_D60                                                                                                      \
-    CK_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
-           "%58,%59"
-#define BLOCK_D104                                                                                                     \
-    CK_D64                                                                                                             \
-    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%"   \
-    "91,%92,%93,"                                                                                                      \
-    "%94,%95,%96,%97,%98,%99,%100,%101,%102,%103"
-#define BLOCK_D108 BLOCK_D104 ",%104,%105,%106,%107"
-#define BLOCK_D116 BLOCK_D108 ",%108,%109,%110,%111,%112,%113,%114,%115"
-#define BLOCK_ACC4(d, i) "+f"((d)[(i) + 0]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
-#define BLOCK_ACC60(d) CK_ACC32(d, 0), CK_ACC8(d, 32), CK_ACC8(d, 40), CK_ACC8(d, 48), BLOCK_ACC4(d, 56)
-#define BLOCK_ACC104(d) CK_ACC64(d, 0), CK_ACC32(d, 64), CK_ACC8(d, 96)
-#define BLOCK_ACC108(d) BLOCK_ACC104(d), BLOCK_ACC4(d, 104)
-#define BLOCK_ACC116(d) BLOCK_ACC104(d), CK_ACC8(d, 104), BLOCK_ACC4(d, 112)
-#define BLOCK_WGMMA(N, half, type, a0, a1, a2)                                                                         \
-    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N            \
-                 "k16.f32." type "." type " {" BLOCK_D##half "}, %" a0 ", %" a1 ", keep, 1, 1, 0, 0;\n}"               \
-                 : BLOCK_ACC##half(d)                                                                                  \
-                 : "l"(a), "l"(b), "r"(keep))
-template <typename T> struct is_f16 { static constexpr bool yes = false; };
-template <> struct is_f16<__half> { static constexpr bool yes = true; };
-template <typename T, int ACC>
-__device__ __forceinline__ void multiply_block(float (&d)[ACC], uint64_t a, uint64_t b, int keep) {
-    if constexpr (ACC == 60 || ACC == 104 || ACC == 108 || ACC == 116) {
-        if constexpr (is_f16<T>::yes) {
-            if constexpr (ACC == 60) BLOCK_WGMMA(120, 60, "f16", "60", "61", "62");
-            if constexpr (ACC == 104) BLOCK_WGMMA(208, 104, "f16", "104", "105", "106");
-            if constexpr (ACC == 108) BLOCK_WGMMA(216, 108, "f16", "108", "109", "110");
-            if constexpr (ACC == 116) BLOCK_WGMMA(232, 116, "f16", "116", "117", "118");
-        } else {
-            if constexpr (ACC == 60) BLOCK_WGMMA(120, 60, "bf16", "60", "61", "62");
-            if constexpr (ACC == 104) BLOCK_WGMMA(208, 104, "bf16", "104", "105", "106");
-            if constexpr (ACC == 108) BLOCK_WGMMA(216, 108, "bf16", "108", "109", "110");
-            if constexpr (ACC == 116) BLOCK_WGMMA(232, 116, "bf16", "116", "117", "118");
-        }
-    } else {
-        ck_wgmma<T, 2 * ACC>::template both<0>(d, a, b, keep);
-    }
-}
-
 /* One warpgroup computes 64 output channels x COLUMNS pixels. A thread has channels lane/4 and lane/4 + 8 of its warp's
  * 16. */
 template <typename T, int COLUMNS, int TEAMS> struct worker {
@@ -147,7 +105,8 @@ template <typename T, int COLUMNS, int TEAMS> struct worker {
             ck_mbar_wait(w_full + 8 * (uint32_t)w.at, w.parity);
             ck_wgmma_fence();
 #pragma unroll
-            for (int j = 0; j < 4; j++) multiply_block<T>(acc, a + (uint64_t)(2 * j), b + (uint64_t)(2 * j), i + j > 0);
+            for (int j = 0; j < 4; j++)
+                ck_wgmma<T, COLUMNS>::template both<0>(acc, a + (uint64_t)(2 * j), b + (uint64_t)(2 * j), i + j > 0);
             ck_wgmma_commit();
             ck_wgmma_wait<1>();
             if (in_flight) {

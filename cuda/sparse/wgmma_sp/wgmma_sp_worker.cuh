@@ -87,7 +87,7 @@ template <int N, bool PAIR> struct worker {
     template <bool DENSE>
     __device__ __forceinline__ void add_product(uint32_t a, uint32_t b, uint32_t places, int keep) {
         if (DENSE)
-            two_four::dense_product<N>::add(acc, filter_operand(a), input_operand(b), keep);
+            ck_wgmma<__half, N>::template both<0>(acc, filter_operand(a), input_operand(b), keep);
         else
             two_four::sparse_product<__half, N, 0>::add(acc, filter_operand(a), input_operand(b), places, keep);
     }
