@@ -4,6 +4,7 @@
 #include "compiler/passes.h"
 #include "cuda/common/conv_family.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
 #include "cuda/core/kernel_tables.h"
 #include "tests/gpu/cudnn_queries.h"
 
@@ -23,41 +24,36 @@ static bool is_conv(enum cr_op_kind kind) {
     return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad;
 }
 
-static bool own_row_accepts(int cc, const struct precision *precision, const struct cr_program *p,
-                            const struct cr_op *op) {
-    struct cuda_device device = {.cc = cc, .base.options.tf32 = precision->math == CR_MATH_TF32};
+static bool own_row_accepts(const struct cuda_device *device, const struct cr_program *p, const struct cr_op *op) {
     for (const struct cr_kernel *kernel = cr_cuda_conv_kernels; kernel->name; kernel++)
-        if (cr_kernel_accepts(&device.base, kernel, p, op)) return true;
+        if (cr_kernel_accepts(&device->base, kernel, p, op)) return true;
     return false;
 }
 
-static void query(int cc, const struct precision *precision, const struct cr_program *p, const struct cr_op *op) {
-    const unsigned       tensor_core = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
-    struct cudnn_support s;
-    REQUIRE_OK(cr_cudnn_support(gpu_of(cc), p, op, precision->math, false, &s));
-    if (s.supported && precision->math == CR_MATH_F32) CHECK(!(s.notes & tensor_core)); /* fp32 means fp32 */
-    CHECK(!(s.notes & 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
-    if (!s.supported && !own_row_accepts(cc, precision, p, op))
-        TEST_FAIL_("cc %d, %s: no kernel for %s of layer %s", cc, precision->name, cr_op_info(op->kind)->name,
+static void query(struct cuda_device *device, const struct precision *precision, const struct cr_program *p,
+                  const struct cr_op *op) {
+    struct cudnn_conv_key    key;
+    struct cudnn_slices      slices;
+    struct cudnn_conv_plans *s = NULL;
+    if (cr_cudnn_key_of(p, op, precision->math, &key) && cr_cudnn_may_have(&key) && cr_cudnn_slices_of(&key, &slices)) {
+        key = cr_cudnn_slice_key(&key, &slices, 0);
+        REQUIRE_OK(cr_cudnn_conv_plans(device, &key, 1, &s));
+    }
+    const unsigned notes = s && s->plans ? s->plan[0].notes : 0;
+    if (precision->math == CR_MATH_F32) CHECK(!(notes & 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE)); /* fp32 means fp32 */
+    CHECK(!(notes & 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
+    if ((!s || !s->plans) && !own_row_accepts(device, p, op))
+        TEST_FAIL_("cc %d, %s: no kernel for %s of layer %s", device->cc, precision->name, cr_op_info(op->kind)->name,
                    p->layer[op->layer]);
 }
 
-static void open_device(int cc, const struct precision *precision, struct cuda_device *out) {
-    *out = (struct cuda_device){.cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
-    cr_cuda_collect_kernels(out);
-    out->base.kernels = out->kernels.kernel;
-    out->families     = ck_families_of(cc);
-}
-
 /* Other ops: their kernels depend on shapes and types only. */
-static void query_others(int cc, const struct precision *precision, const struct cr_program *p) {
-    struct cuda_device device;
-    int                index;
-    open_device(cc, precision, &device);
+static void query_others(const struct cuda_device *d, const struct precision *precision, const struct cr_program *p) {
+    int index;
     for (int i = 0; i < p->ops; i++) {
         if (is_conv(p->op[i].kind)) continue;
-        if (!cr_kernel_find(&device.base, p, &p->op[i], 0, &index))
-            TEST_FAIL_("cc %d, %s, %s: no kernel for %s of layer %s", cc, precision->name, p->name,
+        if (!cr_kernel_find(&d->base, p, &p->op[i], 0, &index))
+            TEST_FAIL_("cc %d, %s, %s: no kernel for %s of layer %s", d->cc, precision->name, p->name,
                        cr_op_info(p->op[i].kind)->name, p->op[i].layer >= 0 ? p->layer[p->op[i].layer] : "?");
     }
 }
@@ -71,25 +67,31 @@ static bool accepts(void *self, const struct cr_program *p, const struct cr_op *
 /* `any_fusion`: ops are fused without a question to the GPU, so each fused form must have a kernel. */
 static void query_program(int cc, const struct precision *precision, const struct cr_config *c, struct cr_model *model,
                           enum cr_program_kind kind, bool any_fusion) {
-    const int64_t  batch   = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
-    OWNED(program) program = {0};
-    int            convs   = 0;
+    const int64_t      batch   = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
+    OWNED(program)     program = {0};
+    int                convs   = 0;
+    struct cuda_device device  = {.cc                = cc,
+                                  .multiprocessors   = 108,
+                                  .families          = ck_families_of(cc),
+                                  .offline           = gpu_of(cc),
+                                  .base.options.tf32 = precision->math == CR_MATH_TF32};
+    cr_cuda_collect_kernels(&device);
+    device.base.kernels = device.kernels.kernel;
     REQUIRE_OK(cr_model_program(model, c, kind, batch, &program));
     for (int i = 0; i < program.ops; i++) {
         if (!is_conv(program.op[i].kind)) continue;
         convs++;
-        query(cc, precision, &program, &program.op[i]);
+        query(&device, precision, &program, &program.op[i]);
     }
     CHECK(convs > 0);
-    struct cuda_device device;
-    open_device(cc, precision, &device);
     const struct cr_cost_model cost_model = {
         .self = &device.base, .alignment = CR_CUDA_ALIGN, .accepts = any_fusion ? NULL : accepts};
     const int plain = program.ops;
-    query_others(cc, precision, &program);
+    query_others(&device, precision, &program);
     REQUIRE_OK(cr_pass_fuse(&program, &cost_model));
     CHECK(program.ops < plain);
-    query_others(cc, precision, &program);
+    query_others(&device, precision, &program);
+    cr_cudnn_cache_close(device.plans);
 }
 
 /* Queries a configuration; with `widths`, the network has these numbers of channels. */
@@ -119,13 +121,11 @@ TEST(networks_with_any_number_of_channels_have_kernels) {
 /* What cuDNN says about an offline device depends on the GPUs that it can see: see cr_cudnn_device_open_offline. */
 TEST(offline_queries_see_no_gpu) {
     NEED_LIBRARIES();
-    struct alone         a;
-    struct cudnn_support s;
-    int                  count = 0;
+    struct cudnn_device gpu;
+    int                 count = 0;
     setenv("CUDA_VISIBLE_DEVICES", "0", 1);
-    alone_open(&a, ACT, CR_F16, &(struct shape_of_conv){256, 56, 64, 64, 1, 1, 0});
-    CHECK_STATUS(cr_cudnn_support(gpu_of(80), &a.p, &a.op, CR_MATH_F16, false, &s), CR_OK);
-    alone_close(&a);
+    REQUIRE_OK(cr_cudnn_device_open_offline(gpu_of(80), &gpu));
+    cr_cudnn_device_close(&gpu);
     CHECK_STR(getenv("CUDA_VISIBLE_DEVICES"), "");
     CHECK(cudaGetDeviceCount(&count) != cudaSuccess || count == 0);
 }

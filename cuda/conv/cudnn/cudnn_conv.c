@@ -1,7 +1,6 @@
 /* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's cache of plans; see
  * cuda/conv/cudnn/cudnn_conv.h. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
-#include "cuda/conv/cudnn/refused_engines.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
 #include "cuda/core/libraries.h"
@@ -17,6 +16,7 @@
 /* Each function sets the operands of an op kind and the features that the op uses. Returns false when cuDNN's kernels
  * do not support the op, whose slots the row of the kernel names. `real` is the type of the images. */
 struct conv_request {
+    enum cudnn_conv_kind    kind;
     const struct cr_tensor *tensor[CR_CUDNN_OPERANDS];
     int64_t                 uses;
 };
@@ -60,22 +60,10 @@ static bool request_dgrad(const struct cr_program *p, const struct cr_op *op, st
 static bool request_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct conv_request *a) {
     switch (op->kind) {
     case CR_OP_group_conv:
-    case CR_OP_conv: return request_conv(p, op, real, a);
+    case CR_OP_conv: a->kind = CR_CUDNN_FORWARD; return request_conv(p, op, real, a);
     case CR_OP_group_conv_dgrad:
-    case CR_OP_conv_dgrad: return request_dgrad(p, op, a);
-    case CR_OP_group_conv_wgrad:
-    case CR_OP_conv_wgrad: return request_wgrad(p, op, real, a);
-    default: return false;
-    }
-}
-
-static enum cudnn_conv_kind kind_of(const struct cr_op *op) {
-    switch (op->kind) {
-    case CR_OP_group_conv:
-    case CR_OP_conv: return CR_CUDNN_FORWARD;
-    case CR_OP_group_conv_dgrad:
-    case CR_OP_conv_dgrad: return CR_CUDNN_DGRAD;
-    default: return CR_CUDNN_WGRAD;
+    case CR_OP_conv_dgrad: a->kind = CR_CUDNN_DGRAD; return request_dgrad(p, op, a);
+    default: a->kind = CR_CUDNN_WGRAD; return request_wgrad(p, op, real, a);
     }
 }
 
@@ -88,14 +76,14 @@ bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr
     const enum cr_dtype real = math == CR_MATH_F16 ? CR_F16 : math == CR_MATH_BF16 ? CR_BF16 : CR_F32;
     struct conv_request a    = {0};
     if (!cr_op_has_types(p, op, 1u << real) || !request_op(p, op, real, &a)) return false;
-    *out = (struct cudnn_conv_key){.kind   = kind_of(op),
+    *out = (struct cudnn_conv_key){.kind   = a.kind,
                                    .type   = type_of(real),
                                    .full   = math == CR_MATH_F32,
                                    .stride = op->attr.conv.stride,
                                    .pad    = op->attr.conv.pad,
                                    .uses   = a.uses};
     /* the conversion of a 16-bit dw adds */
-    out->accumulate = kind_of(op) == CR_CUDNN_WGRAD && op->attr.conv.accumulate && real == CR_F32;
+    out->accumulate = a.kind == CR_CUDNN_WGRAD && op->attr.conv.accumulate && real == CR_F32;
     for (int i = 0; i < CR_CUDNN_OPERANDS; i++) memcpy(out->dim[i], a.tensor[i]->dim, sizeof out->dim[i]);
     return true;
 }
@@ -159,7 +147,7 @@ static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
  * engines need. */
 static struct cudnn_rules rules_of(const struct cudnn_conv_key *k) {
     struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20};
-    cr_cudnn_refused_engines(k, cudnnGetVersion(), r.refused_engine);
+    cr_cudnn_refused_engines(k, r.refused_engine);
     r.refused_notes = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
                       1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION | 1u << CUDNN_NUMERICAL_NOTE_FFT |
                       1u << CUDNN_NUMERICAL_NOTE_WINOGRAD | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 |
@@ -267,31 +255,4 @@ cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_
     CR_TRY(query_available(&e->plans));
     *out = e->plans.available;
     return CR_OK;
-}
-
-cr_status cr_cudnn_support(const struct cr_gpu *card, const struct cr_program *p, const struct cr_op *op,
-                           enum cr_math math, bool count_algos, struct cudnn_support *out) {
-    struct cudnn_conv_plans plans;
-    struct cudnn_conv_key   key;
-    struct cudnn_slices     slices;
-    struct cudnn_device     gpu;
-    if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
-    *out = (struct cudnn_support){0};
-    if (!cr_cudnn_key_of(p, op, math, &key) || !cr_cudnn_may_have(&key) || !cr_cudnn_slices_of(&key, &slices))
-        return CR_OK;
-    key = cr_cudnn_slice_key(&key, &slices, 0);
-    CR_TRY(cr_cudnn_device_open_offline(card, &gpu));
-    open_plans(&plans, gpu, &key);
-    cr_status status = query_available(&plans);
-    if (status == CR_OK && plans.available) status = want_plans(&plans, count_algos ? CR_CUDNN_CANDIDATES : 1);
-    if (status == CR_OK && plans.available)
-        *out = (struct cudnn_support){.supported       = true,
-                                      .algos           = plans.plans,
-                                      .engine          = plans.plan[0].engine,
-                                      .notes           = plans.plan[0].notes,
-                                      .workspace_bytes = plans.problem.scratch_bytes + plans.plan[0].workspace_bytes,
-                                      .slices          = slices.count};
-    close_plans(&plans);
-    cr_cudnn_device_close(&gpu);
-    return status;
 }

@@ -108,17 +108,7 @@ CR_MUST cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct c
 /* Returns whether cuDNN has a plan for the key of a slice. Faster than a search for the best one. */
 CR_MUST cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_key *key, bool *out);
 
-/* The plans that cuDNN would use for the op on a GPU that is not in this machine.
- * CR_ERR_DEVICE when the libraries are missing. */
-struct cudnn_support {
-    bool     supported;
-    int      algos; /* up to CR_CUDNN_CANDIDATES when `count_algos`, else 0 or 1 */
-    int64_t  engine;
-    unsigned notes;           /* numerical notes of the engine, as bits */
-    size_t   workspace_bytes; /* of a slice */
-    int64_t  slices;
-};
-CR_MUST cr_status cr_cudnn_support(const struct cr_gpu *gpu, const struct cr_program *program, const struct cr_op *op,
-                                   enum cr_math math, bool count_algos, struct cudnn_support *out);
+/* cuda/conv/cudnn/refused_engines.c: writes the engines that are refused for this key; -1 in the rest of `refused`. */
+void cr_cudnn_refused_engines(const struct cudnn_conv_key *key, int64_t refused[CR_CUDNN_REFUSED]);
 
 #endif

@@ -165,12 +165,9 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     const struct cr_op    plain = cudnn_part(op, v);
     struct prepared_conv *s;
     CR_ALLOC(s, 1);
+    *prepared        = s;
     cr_status status = prepare_new(cuda_of(device), p, &plain, math_of(p, op, v), s, workspace_bytes);
-    if (status != CR_OK) {
-        release(s);
-        return explained(status, p, op);
-    }
-    *prepared = s;
+    if (status != CR_OK) return explained(status, p, op);
     if (!v->relu_mask) return CR_OK;
     s->masks_relu    = true;
     s->relu_mask_at  = aligned(*workspace_bytes);
@@ -295,10 +292,7 @@ enum { WHOLE = CR_RELAXED_NAN_RELU, HALF = CR_RELAXED_NAN_RELU | CR_RELAXED_HALF
 
 /* The slots that request_op of cudnn_conv.c knows. */
 #define conv_SLOTS .optional_in = CR_IN_BIT(conv, scale_bias) | CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add)
-#define conv_dgrad_SLOTS                                                                                               \
-    .optional_in = CR_IN_BIT(conv_dgrad, add) | CR_IN_BIT(conv_dgrad, bn_x) | CR_IN_BIT(conv_dgrad, mean_rstd) |       \
-                   CR_IN_BIT(conv_dgrad, gamma) | CR_IN_BIT(conv_dgrad, beta),                                         \
-    .optional_out = CR_OUT_BIT(conv_dgrad, grad_sums)
+#define conv_dgrad_SLOTS CUDA_DGRAD_SLOTS
 #define conv_wgrad_SLOTS .optional_in = CR_IN_BIT(conv_wgrad, scale_bias)
 #define group_conv_SLOTS .optional_in = 0
 #define group_conv_dgrad_SLOTS .optional_in = 0
