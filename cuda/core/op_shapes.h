@@ -23,6 +23,10 @@ static inline enum ck_type cuda_type(const struct cr_tensor *t) {
 static inline int64_t cuda_pixels(const struct cr_tensor *t) {
     return t->dim[0] * t->dim[1] * t->dim[2];
 }
+/* Returns whether 32 bits can index the elements of an image. */
+static inline bool cuda_fits_ints(const struct cr_tensor *t) {
+    return t->dim[1] <= INT32_MAX / t->dim[2] && t->dim[1] * t->dim[2] <= INT32_MAX / t->dim[3];
+}
 
 /* Grouped convolutions have the slots of the plain ones at the same positions, so that one function reads both. */
 _Static_assert((int)CR_IN_group_conv_w == (int)CR_IN_conv_w &&
@@ -65,29 +69,20 @@ static inline struct ck_window cuda_window(const struct cr_op *op, const struct 
                               .pad    = shortcut ? a->pad_c : a->pad};
 }
 
-/* Shape of the convolution of a sparse_filter op, from the filter and the image size in the op's attributes. */
-static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const struct cr_tensor *w) {
-    const int64_t *image = op->attr.conv.pattern.image;
-    struct ck_conv c     = {.type   = cuda_type(w),
-                            .R      = (int)w->dim[1],
-                            .S      = (int)w->dim[2],
-                            .stride = op->attr.conv.stride,
-                            .pad    = op->attr.conv.pad,
-                            .N      = image[0],
-                            .H      = image[1],
-                            .W      = image[2],
-                            .C      = w->dim[3],
-                            .K      = w->dim[0]};
-    c.P                  = (c.H + 2 * c.pad - c.R) / c.stride + 1;
-    c.Q                  = (c.W + 2 * c.pad - c.S) / c.stride + 1;
-    return c;
-}
+/* All optional slots of a conv_dgrad. */
+#define CUDA_DGRAD_SLOTS                                                                                               \
+    .optional_in = CR_IN_BIT(conv_dgrad, add) | CR_IN_BIT(conv_dgrad, bn_x) | CR_IN_BIT(conv_dgrad, mean_rstd) |       \
+                   CR_IN_BIT(conv_dgrad, gamma) | CR_IN_BIT(conv_dgrad, beta),                                         \
+    .optional_out = CR_OUT_BIT(conv_dgrad, grad_sums)
 
 /* cuda/elementwise/pointwise_kernels.c: whether 32 bits can index the elements of an image of the first input and of
  * the first output. */
 bool cr_cuda_window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op);
 /* cuda/sparse/sparse_kernels.c: the convolution of a conv or sparse_filter op with a sparsity pattern. */
 struct ck_conv cuda_sparse_conv_shape(const struct cr_program *program, const struct cr_op *op);
+/* cuda/norm/bn_kernels.c: the arguments of a bn_finalize or a bn_grad_finalize, which may be a part of a fused op. */
+struct ck_bn_finalize      cr_cuda_bn_finalize_args(const struct cr_call *call);
+struct ck_bn_grad_finalize cr_cuda_bn_grad_finalize_args(const struct cr_call *call);
 /* cuda/norm/bn_kernels.c: the ReLU mask and BN gradient sums of a conv_dgrad that runs as a second kernel behind the
  * convolution (ck_bn_relu_grad). The first function returns the bytes of workspace, 0 when the op has no ReLU mask. The
  * second runs the kernel with the workspace that starts at byte relu_mask_at of the op's workspace. */

@@ -8,7 +8,13 @@ struct ck_conv cuda_sparse_conv_shape(const struct cr_program *p, const struct c
     if (op->kind == CR_OP_conv)
         return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w),
                                cuda_out(p, op, CR_OUT_conv_y));
-    return cuda_filter_shape(op, cuda_in(p, op, CR_IN_sparse_filter_w));
+    /* of a sparse_filter, from the filter and the image size in the op's attributes */
+    const struct cr_tensor *w = cuda_in(p, op, CR_IN_sparse_filter_w);
+    struct cr_tensor        x = *w, y = *w;
+    for (int i = 0; i < 3; i++) x.dim[i] = op->attr.conv.pattern.image[i];
+    for (int i = 1; i < 3; i++) y.dim[i] = (x.dim[i] + 2 * op->attr.conv.pad - w->dim[i]) / op->attr.conv.stride + 1;
+    y.dim[3] = w->dim[0];
+    return cuda_conv_shape(op, &x, w, &y);
 }
 
 /* The maximum clock rate gives a lower bound on the time: an estimate must not be too long. */

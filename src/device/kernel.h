@@ -113,8 +113,8 @@ struct cr_kernel {
     /* Prepares the op for launches: creates descriptors, selects the algorithm op->algo and allocates device memory
      * that the op needs in addition to its tensors. *prepared receives an object that `release` frees.
      * *workspace_bytes receives the size of the scratch memory, which the caller provides with the alignment of
-     * tensors; both are 0 before. CR_ERR_MEMORY when an allocation fails; CR_ERR_DEVICE when the library fails. NULL:
-     * nothing to prepare. */
+     * tensors; both are 0 before. CR_ERR_MEMORY when an allocation fails; CR_ERR_DEVICE when the library fails: then
+     * *prepared is released, too. NULL: nothing to prepare. */
     cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          void **prepared, size_t *workspace_bytes);
     /* Returns the size of the scratch memory of a kernel without `prepare`. NULL: no workspace. */

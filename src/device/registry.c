@@ -132,15 +132,19 @@ const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const str
     return NULL;
 }
 
-cr_status cr_kernel_prepare(struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
-                            const struct cr_op *op, void **prepared, size_t *workspace_bytes) {
-    *prepared        = NULL;
-    *workspace_bytes = kernel->workspace ? kernel->workspace(device, program, op) : 0;
-    return kernel->prepare ? kernel->prepare(device, program, op, prepared, workspace_bytes) : CR_OK;
-}
-
 void cr_kernel_release(const struct cr_kernel *kernel, void *prepared) {
     if (kernel->release) kernel->release(prepared);
+}
+
+cr_status cr_kernel_prepare(struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
+                            const struct cr_op *op, void **prepared, size_t *workspace_bytes) {
+    *prepared              = NULL;
+    *workspace_bytes       = kernel->workspace ? kernel->workspace(device, program, op) : 0;
+    const cr_status status = kernel->prepare ? kernel->prepare(device, program, op, prepared, workspace_bytes) : CR_OK;
+    if (status == CR_OK || !*prepared) return status;
+    cr_kernel_release(kernel, *prepared);
+    *prepared = NULL;
+    return status;
 }
 
 /* ---- the table of a device ---- */

@@ -65,7 +65,6 @@ struct ck_block_sparse_args {
 
 /* Tile configs are numbered from 0. ck_block_sparse_conv_plan returns false when the config or the kernel does not
  * support the convolution. l2_bytes: L2 cache of the GPU. */
-int  ck_block_sparse_conv_configs(void);
 void ck_block_sparse_conv_tile(int config, int tile[4]); /* tile: teams, parts, columns, 1 with patch */
 bool ck_block_sparse_conv_plan(const struct ck_conv *conv, int config, int multiprocessors, int64_t l2_bytes,
                                struct ck_block_sparse_plan *plan);

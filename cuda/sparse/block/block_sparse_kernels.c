@@ -113,15 +113,13 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     cr_status              status = CR_OK;
     struct prepared       *s;
     CR_ALLOC(s, 1);
+    *prepared = s;
     CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* the accepts function has checked this */
     CR_TRY_OUT(make_list(p, op, &s->conv, &s->plan, &blocks));
     CR_TRY_OUT(upload_list(&blocks, s));
-    *prepared        = s;
     *workspace_bytes = packs ? (size_t)blocks.blocks * CK_BLOCK_SPARSE_BYTES : 0;
-    s                = NULL;
 out:
     cr_block_sparse_free(&blocks);
-    release(s);
     return status;
 }
 

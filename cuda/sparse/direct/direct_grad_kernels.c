@@ -1,7 +1,7 @@
-/* cuda/sparse/direct/direct_grad_kernels.c: kernels of the gradients of sparse convolutions. The weight formats are
- * those of cuda/sparse/direct/direct_kernels.c.
+/* cuda/sparse/direct/direct_grad_kernels.c: the kernel of the gradient of x of sparse convolutions. The weight formats
+ * are those of cuda/sparse/direct/direct_kernels.c.
  *
- * The gradient of x is a convolution of dy with the transposed filter. With a stride it is one convolution for each
+ * The gradient is a convolution of dy with the transposed filter. With a stride it is one convolution for each
  * phase of the stride (sparsity/sparsity.h), by the kernels of the forward pass. One launch gathers the values of all
  * phases. Pixels of dx that no tap reaches are set before. The ReLU gradient and the BN gradient sums of a fused op are
  * computed by a kernel after the convolutions, as for the cuDNN kernels. */
@@ -14,8 +14,6 @@
 enum { STRIDE_MAX = 4, PHASES_MAX = STRIDE_MAX * STRIDE_MAX };
 _Static_assert((int)PHASES_MAX <= (int)CR_CUDA_PHASES_MAX,
                "the filter cache holds all phases of the transposed filter");
-
-/* ---- the gradient of x ---- */
 
 struct phase {
     struct cr_transposition transposition;
@@ -148,20 +146,16 @@ out:
 
 static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
-    cr_status        status = CR_OK;
     struct prepared *s;
     CR_ALLOC(s, 1);
-    s->conv = dgrad_shape(p, op);
+    *prepared = s;
+    s->conv   = dgrad_shape(p, op);
     CR_ASSERT(plan_phases(device, op, &s->conv, s)); /* the accepts function has checked this */
-    CR_TRY_OUT(encode_phases(device, p, op, s));
+    CR_TRY(encode_phases(device, p, op, s));
     s->relu_mask_at =
         ((size_t)CR_MAX(s->filter.entries, 1) * sizeof(float) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
     *workspace_bytes = s->relu_mask_at + cr_cuda_bn_relu_grad_workspace(device, p, op);
-    *prepared        = s;
-    s                = NULL;
-out:
-    release(s);
-    return status;
+    return CR_OK;
 }
 
 /* Writes the pixels of dx that no tap reaches: `*add`, or 0 when there is none. `*add` is set to the tensor that the
@@ -205,87 +199,10 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
     return call->in[CR_IN_conv_dgrad_bn_x] ? cr_cuda_bn_relu_grad(device, call, s->relu_mask_at) : CR_OK;
 }
 
-/* ---- the gradient of the nonzero weights ---- */
-
-struct prepared_wgrad {
-    struct ck_conv            conv;
-    struct ck_sparse_plan     plan;
-    struct cuda_linear_filter filter;
-};
-
-static struct ck_conv wgrad_shape(const struct cr_program *p, const struct cr_op *op) {
-    return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_wgrad_x), cuda_out(p, op, CR_OUT_conv_wgrad_dw),
-                           cuda_in(p, op, CR_IN_conv_wgrad_dy));
-}
-
-static bool plan_wgrad(const struct cr_device *device, const struct cr_op *op, const struct ck_conv *c,
-                       struct ck_sparse_plan *plan) {
-    const struct cr_sparsity_attr *a = &op->attr.conv.pattern;
-    return cr_cuda_sparse_plan(device, c, a->nnz, a->format, true, plan);
-}
-
-static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv  c = wgrad_shape(p, op);
-    struct ck_sparse_plan plan;
-    return cuda_sparse_can_plan(device, p) && plan_wgrad(device, op, &c, &plan);
-}
-
-static void wgrad_release(void *prepared) {
-    struct prepared_wgrad *s = prepared;
-    if (s) cr_cuda_linear_free(&s->filter);
-    cr_free(s);
-}
-
-static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                               void **prepared, size_t *workspace_bytes) {
-    struct cr_linear_filter filter = {0};
-    cr_status               status = CR_OK;
-    struct prepared_wgrad  *s;
-    const struct cr_sparse *sparse;
-    struct cuda_filter     *cached;
-    CR_ALLOC(s, 1);
-    s->conv = wgrad_shape(p, op);
-    CR_ASSERT(plan_wgrad(device, op, &s->conv, &s->plan)); /* the accepts function has checked this */
-    CR_TRY_OUT(cr_cuda_filter_of(device, p, op, &s->conv, &cached));
-    CR_TRY_OUT(cr_cuda_filter_csr(cached, &sparse));
-    CR_TRY_OUT(cr_cuda_sparse_order(sparse, &s->conv, &s->plan, cuda_sparse_format(op).kernel, &filter));
-    CR_TRY_OUT(cr_cuda_linear_upload(&filter, true, true, &s->filter));
-    *prepared        = s;
-    *workspace_bytes = ck_sparse_wgrad_workspace(&s->plan, CR_MAX(s->filter.entries, 1));
-    s                = NULL;
-out:
-    cr_linear_filter_free(&filter);
-    wgrad_release(s);
-    return status;
-}
-
-static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct prepared_wgrad *s    = call->prepared;
-    const struct ck_sparse_wgrad args = {.conv       = s->conv,
-                                         .x          = call->in[CR_IN_conv_wgrad_x],
-                                         .dy         = call->in[CR_IN_conv_wgrad_dy],
-                                         .offsets    = s->filter.offsets,
-                                         .start      = s->filter.start,
-                                         .from       = s->filter.from,
-                                         .entries    = s->filter.entries,
-                                         .dw         = call->out[CR_OUT_conv_wgrad_dw],
-                                         .accumulate = call->op->attr.conv.accumulate};
-    return CUDA_STATUS(ck_sparse_wgrad(&args, &s->plan, call->workspace, cr_cuda_stream(device, call)));
-}
-
 /* ---- kernels ---- */
 
-#define SPARSE_GRAD(kind, ...)                                                                                         \
-    {                                                                                                                  \
-        CR_KERNEL("cuda.sparse_" #kind, conv_##kind, CR_MATH_F32),                                                     \
-            .dtypes = CR_TYPES_F32, .sparse = true, .algo_name = cr_cuda_sparse_format_name,                           \
-            .accepts = kind##_accepts, .prepare = kind##_prepare, .launch = kind##_launch, __VA_ARGS__                 \
-    }
 const struct cr_kernel cr_cuda_direct_grad_kernels[] = {
-    SPARSE_GRAD(dgrad, .release = release,
-                .optional_in = CR_IN_BIT(conv_dgrad, add) | CR_IN_BIT(conv_dgrad, bn_x) |
-                               CR_IN_BIT(conv_dgrad, mean_rstd) | CR_IN_BIT(conv_dgrad, gamma) |
-                               CR_IN_BIT(conv_dgrad, beta),
-                .optional_out = CR_OUT_BIT(conv_dgrad, grad_sums)),
-    SPARSE_GRAD(wgrad, .release = wgrad_release),
+    {CR_KERNEL("cuda.sparse_dgrad", conv_dgrad, CR_MATH_F32), .dtypes = CR_TYPES_F32, .sparse = true, CUDA_DGRAD_SLOTS,
+     .algo_name = cr_cuda_sparse_format_name, .accepts = dgrad_accepts, .prepare = dgrad_prepare, .release = release,
+     .launch = dgrad_launch},
     {0}};

@@ -29,9 +29,11 @@ bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *c
         conv, nnz, format.tile + 1, cuda_of(device)->multiprocessors, cuda_of(device)->multiprocessor_bytes, plan);
 }
 
-static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_sparsity_attr *a,
-                    struct ck_sparse_plan *plan) {
-    return cr_cuda_sparse_plan(device, conv, a->nnz, a->format, false, plan);
+static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                    struct ck_conv *conv, struct ck_sparse_plan *plan) {
+    const struct cr_sparsity_attr *a = &op->attr.conv.pattern;
+    *conv                            = cuda_sparse_conv_shape(p, op);
+    return cuda_sparse_can_plan(device, p) && cr_cuda_sparse_plan(device, conv, a->nnz, a->format, false, plan);
 }
 
 static struct cr_linear_layout linear_layout_of(const struct ck_conv *conv, const struct ck_sparse_plan *plan) {
@@ -75,14 +77,14 @@ static cr_status count_entries(const struct cr_device *device, const struct cr_p
 }
 
 static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
+    struct ck_conv        conv;
     struct ck_sparse_plan plan;
-    return cuda_sparse_can_plan(device, p) && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
+    return plan_of(device, p, op, &conv, &plan);
 }
 
 int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     if (op->kind == CR_OP_qconv) return cr_cuda_int8_packed_bytes(device, p, op);
-    const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
+    struct ck_conv        conv;
     struct ck_sparse_plan plan;
     int64_t               entries;
     switch (cuda_sparse_format(op).kernel) {
@@ -92,7 +94,7 @@ int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *
     case CR_SPARSE_BLOCK: return cr_cuda_block_sparse_elems(device, p, op);
     default: break;
     }
-    if (!cuda_sparse_can_plan(device, p) || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
+    if (!plan_of(device, p, op, &conv, &plan)) return 0;
     if (count_entries(device, p, op, &conv, &plan, &entries) != CR_OK) {
         cr_error_clear(); /* without memory for the encoding the format is not available */
         return 0;
@@ -103,9 +105,9 @@ int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *
 /* ---- estimates and names ---- */
 
 static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
+    struct ck_conv        conv;
     struct ck_sparse_plan plan;
-    return plan_of(device, &conv, &op->attr.conv.pattern, &plan) ? cr_cuda_cycles_to_seconds(device, plan.cycles) : 0;
+    return plan_of(device, p, op, &conv, &plan) ? cr_cuda_cycles_to_seconds(device, plan.cycles) : 0;
 }
 
 void cr_cuda_sparse_format_name(const struct cr_op *op, struct cr_text *out) {
@@ -126,26 +128,30 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                         size_t *workspace_bytes) {
-    const bool              convolves = op->kind == CR_OP_conv, gathers = !convolves || op->in[CR_IN_conv_packed] < 0;
+/* Encodes the filter for the plan of *s. */
+static cr_status make_filter(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                             bool gathers, bool convolves, struct prepared *s) {
     struct cr_linear_filter filter = {0};
-    cr_status               status = CR_OK;
-    struct prepared        *s;
     const struct cr_sparse *csr;
-    CR_ALLOC(s, 1);
-    s->conv = cuda_sparse_conv_shape(p, op);
-    CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* the accepts function has checked this */
-    CR_TRY_OUT(csr_of(device, p, op, &s->conv, &csr));
+    cr_status               status;
+    CR_TRY(csr_of(device, p, op, &s->conv, &csr));
     CR_TRY_OUT(cr_cuda_sparse_order(csr, &s->conv, &s->plan, cuda_sparse_format(op).kernel, &filter));
     CR_TRY_OUT(cr_cuda_linear_upload(&filter, gathers, convolves, &s->filter));
-    *prepared        = s;
-    *workspace_bytes = convolves && gathers ? (size_t)CR_MAX(filter.entries, 1) * sizeof(float) : 0;
-    s                = NULL;
 out:
     cr_linear_filter_free(&filter);
-    release(s);
     return status;
+}
+
+static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes) {
+    const bool       convolves = op->kind == CR_OP_conv, gathers = !convolves || op->in[CR_IN_conv_packed] < 0;
+    struct prepared *s;
+    CR_ALLOC(s, 1);
+    *prepared = s;
+    CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* the accepts function has checked this */
+    CR_TRY(make_filter(device, p, op, gathers, convolves, s));
+    *workspace_bytes = convolves && gathers ? (size_t)CR_MAX(s->filter.entries, 1) * sizeof(float) : 0;
+    return CR_OK;
 }
 
 /* ---- sparse_filter ---- */
@@ -190,6 +196,46 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
+/* ---- the gradient of the nonzero weights ---- */
+
+static bool plan_wgrad(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                       struct prepared *s) {
+    const struct cr_sparsity_attr *a = &op->attr.conv.pattern;
+    s->conv = cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_wgrad_x), cuda_out(p, op, CR_OUT_conv_wgrad_dw),
+                              cuda_in(p, op, CR_IN_conv_wgrad_dy));
+    return cr_cuda_sparse_plan(device, &s->conv, a->nnz, a->format, true, &s->plan);
+}
+
+static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct prepared s;
+    return cuda_sparse_can_plan(device, p) && plan_wgrad(device, p, op, &s);
+}
+
+static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    struct prepared *s;
+    CR_ALLOC(s, 1);
+    *prepared = s;
+    CR_ASSERT(plan_wgrad(device, p, op, s)); /* the accepts function has checked this */
+    CR_TRY(make_filter(device, p, op, true, true, s));
+    *workspace_bytes = ck_sparse_wgrad_workspace(&s->plan, CR_MAX(s->filter.entries, 1));
+    return CR_OK;
+}
+
+static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared       *s    = call->prepared;
+    const struct ck_sparse_wgrad args = {.conv       = s->conv,
+                                         .x          = call->in[CR_IN_conv_wgrad_x],
+                                         .dy         = call->in[CR_IN_conv_wgrad_dy],
+                                         .offsets    = s->filter.offsets,
+                                         .start      = s->filter.start,
+                                         .from       = s->filter.from,
+                                         .entries    = s->filter.entries,
+                                         .dw         = call->out[CR_OUT_conv_wgrad_dw],
+                                         .accumulate = call->op->attr.conv.accumulate};
+    return CUDA_STATUS(ck_sparse_wgrad(&args, &s->plan, call->workspace, cr_cuda_stream(device, call)));
+}
+
 /* ---- kernels ---- */
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
@@ -201,4 +247,7 @@ const struct cr_kernel cr_cuda_direct_kernels[] = {
     {CUDA_SPARSE_CONV("cuda.sparse_direct", CR_MATH_F32, CR_TYPES_FLOAT), .accepts = direct_accepts,
      .estimate = estimate, .launch = conv_launch},
     CUDA_SPARSE_FILTER("cuda.sparse_filter", CR_TYPES_FLOAT),
+    {CR_KERNEL("cuda.sparse_wgrad", conv_wgrad, CR_MATH_F32), .dtypes = CR_TYPES_F32, .sparse = true,
+     .algo_name = algo_name, .accepts = wgrad_accepts, .prepare = wgrad_prepare, .release = release,
+     .launch = wgrad_launch},
     {0}};

@@ -20,21 +20,20 @@ struct prepared {
 
 /* ---- shapes and plans ---- */
 
-static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_sparsity_attr *a,
-                    struct ck_mma_sp_plan *plan) {
-    const int config = a->format.tile + 1;
-    if (a->format.kernel != CR_SPARSE_MMA_SP || config > ck_mma_sp_conv_configs() || cuda_of(device)->cc < 80 ||
-        cuda_of(device)->offline)
-        return false;
-    if (conv->type == CK_F32 && conv->R * conv->S * conv->C < MIN_TERMS) return false;
-    return ck_mma_sp_conv_plan(conv, a->nnz, config, cuda_of(device)->multiprocessors,
+static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                    struct ck_conv *conv, struct ck_mma_sp_plan *plan) {
+    const int config = cuda_sparse_tile(op, CR_SPARSE_MMA_SP) + 1;
+    *conv            = cuda_sparse_conv_shape(p, op);
+    return config >= 1 && config <= ck_mma_sp_conv_configs() && cuda_sparse_can_plan(device, p) &&
+           (conv->type != CK_F32 || conv->R * conv->S * conv->C >= MIN_TERMS) &&
+           ck_mma_sp_conv_plan(conv, op->attr.conv.pattern.nnz, config, cuda_of(device)->multiprocessors,
                                cuda_of(device)->multiprocessor_bytes, plan);
 }
 
 static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
+    struct ck_conv        conv;
     struct ck_mma_sp_plan plan;
-    return cuda_sparse_can_plan(device, p) && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
+    return plan_of(device, p, op, &conv, &plan);
 }
 
 /* Gives the map of the nonzeros and the byte steps of the staged input for the plan. */
@@ -55,11 +54,11 @@ static cr_status map_of(const struct cr_device *device, const struct cr_program 
 }
 
 int64_t cr_cuda_mma_sp_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv        conv = cuda_sparse_conv_shape(p, op);
+    struct ck_conv              conv;
     const struct cr_mma_sp_map *map;
     struct cr_mma_sp_layout     layout;
     struct ck_mma_sp_plan       plan;
-    if (!has_format(device, p, op) || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
+    if (!plan_of(device, p, op, &conv, &plan)) return 0;
     if (map_of(device, p, op, &conv, &plan, &map, &layout) != CR_OK) {
         cr_error_clear(); /* without memory for the encoding the format is not available */
         return 0;
@@ -70,9 +69,9 @@ int64_t cr_cuda_mma_sp_elems(struct cr_device *device, const struct cr_program *
 /* ---- estimates and names ---- */
 
 static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
+    struct ck_conv        conv;
     struct ck_mma_sp_plan plan;
-    return plan_of(device, &conv, &op->attr.conv.pattern, &plan) ? cr_cuda_cycles_to_seconds(device, plan.cycles) : 0;
+    return plan_of(device, p, op, &conv, &plan) ? cr_cuda_cycles_to_seconds(device, plan.cycles) : 0;
 }
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
@@ -113,17 +112,14 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     const struct cr_mma_sp_map *map;
     struct cr_mma_sp_layout     layout;
     CR_ALLOC(s, 1);
-    s->conv = cuda_sparse_conv_shape(p, op);
-    CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* the accepts function has checked this */
+    *prepared = s;
+    CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* the accepts function has checked this */
     CR_TRY_OUT(map_of(device, p, op, &s->conv, &s->plan, &map, &layout));
     CR_TRY_OUT(cr_mma_sp_make(map, &layout, fills, &filter));
     CR_TRY_OUT(upload_filter(&filter, fills, convolves, s));
-    *prepared        = s;
     *workspace_bytes = convolves && fills ? ck_mma_sp_bytes(s->conv.type, s->fragments, s->bands) : 0;
-    s                = NULL;
 out:
     cr_mma_sp_free(&filter);
-    release(s);
     return status;
 }
 

@@ -126,17 +126,13 @@ out:
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                          size_t *workspace_bytes) {
     const bool       convolves = op->kind == CR_OP_conv, gathers = !convolves || op->in[CR_IN_conv_packed] < 0;
-    cr_status        status = CR_OK;
     struct prepared *s;
     CR_ALLOC(s, 1);
+    *prepared = s;
     CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* the accepts function has checked this */
-    CR_TRY_OUT(upload_filter(p, op, gathers, convolves, s));
+    CR_TRY(upload_filter(p, op, gathers, convolves, s));
     *workspace_bytes = convolves && gathers ? (size_t)(ck_two_four_units(&s->plan) * CK_TWO_FOUR_UNIT) * 2 : 0;
-    *prepared        = s;
-    s                = NULL;
-out:
-    release(s);
-    return status;
+    return CR_OK;
 }
 
 static cr_status gather(struct cr_device *device, const struct cr_call *call, const void *w, void *values) {

@@ -102,19 +102,15 @@ out:
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                          size_t *workspace_bytes) {
     const bool       convolves = op->kind == CR_OP_conv, fills = !convolves || op->in[CR_IN_conv_packed] < 0;
-    cr_status        status = CR_OK;
     const uint8_t   *nonzero;
     struct prepared *s;
     CR_ALLOC(s, 1);
+    *prepared = s;
     CR_ASSERT(plan_of(device, p, op, &s->plan)); /* the accepts function has checked this */
-    CR_TRY_OUT(nonzero_of(device, p, op, &s->plan, &nonzero));
-    CR_TRY_OUT(upload_filter(nonzero, fills, convolves, s));
+    CR_TRY(nonzero_of(device, p, op, &s->plan, &nonzero));
+    CR_TRY(upload_filter(nonzero, fills, convolves, s));
     *workspace_bytes = convolves && fills ? ck_wgmma_sp_bytes(&s->plan, s->units) : 0;
-    *prepared        = s;
-    s                = NULL;
-out:
-    release(s);
-    return status;
+    return CR_OK;
 }
 
 /* ---- sparse_filter ---- */
