@@ -29,8 +29,6 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, s
                          size_t *workspace_bytes) {
     struct muon_plan *plan;
     cublasHandle_t    blas; /* opened here, because a launch may not allocate */
-    *prepared        = NULL;
-    *workspace_bytes = 0;
     CR_TRY(cr_cuda_cublas(cuda_of(device), &blas));
     CR_TRY(cr_muon_plan_open(device, p->store, &plan));
     *workspace_bytes = cr_muon_branch_start(plan, MUON_BRANCHES, elem);

@@ -57,10 +57,6 @@ void cr_muon_plan_close(void *prepared) {
     cr_free(plan);
 }
 
-static int tiles_of(const struct cr_param *q) {
-    return (int)((q->elems + CK_NORM_TILE - 1) / CK_NORM_TILE);
-}
-
 static void fill_tables(const struct cr_param_store *store, const struct muon_plan *plan, struct ck_norm_tile *tile,
                         int32_t *first_tile, int64_t *offset) {
     int t = 0;
@@ -68,9 +64,7 @@ static void fill_tables(const struct cr_param_store *store, const struct muon_pl
         const struct cr_param *q = &store->param[plan->param[f]];
         first_tile[f]            = t;
         offset[f]                = q->offset;
-        for (int64_t at = 0; at < q->elems; at += CK_NORM_TILE)
-            tile[t++] = (struct ck_norm_tile){.first = q->offset + at,
-                                              .elems = (int32_t)CR_MIN(q->elems - at, (int64_t)CK_NORM_TILE)};
+        t += cr_cuda_put_tiles(q, tile + t);
     }
     first_tile[plan->filters] = t;
 }
@@ -150,7 +144,7 @@ static cr_status make_plan(const struct cr_param_store *store, struct muon_plan 
     make_groups(store, plan, taken);
     for (int g = 0; g < plan->groups; g++) plan->group[g].joins = muon_smaller(&plan->group[g]) >= TOGETHER_ROWS;
     assign_branches(plan);
-    for (int f = 0; f < plan->filters; f++) plan->tiles += tiles_of(&store->param[plan->param[f]]);
+    for (int f = 0; f < plan->filters; f++) plan->tiles += cr_cuda_put_tiles(&store->param[plan->param[f]], NULL);
     cr_free(taken);
     return CR_OK;
 }

@@ -26,10 +26,9 @@ bool cr_cuda_is_mask(const struct cr_program *p, int tensor) {
     return tensor == CR_NONE || cr_tensor_elems(&p->tensor[tensor]) == p->store->value_elems / 8;
 }
 
-/* ---- sgd, adamw, lars, lamb: the slots are the same ---- */
+/* ---- sgd, adamw, muon, lars, lamb: the slots are the same ---- */
 
-/* Also for muon. */
-bool cr_cuda_update_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool update_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     if (!p->store || !cr_cuda_is_values(p, op->in[CR_IN_sgd_value], CR_BUFFER_VALUE) ||
         !cr_cuda_is_values(p, op->in[CR_IN_sgd_grad], CR_BUFFER_GRAD) ||
@@ -46,7 +45,7 @@ bool cr_cuda_update_accepts(const struct cr_device *device, const struct cr_prog
            op->out[CR_OUT_sgd_state] == op->in[CR_IN_sgd_state];
 }
 
-struct ck_sgd cr_cuda_sgd_args(struct cr_device *device, const struct cr_call *call) {
+static struct ck_sgd sgd_args(struct cr_device *device, const struct cr_call *call) {
     const struct update_tables *tables = call->prepared;
     const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
     return (struct ck_sgd){.value         = call->out[CR_OUT_sgd_value],
@@ -65,13 +64,13 @@ struct ck_sgd cr_cuda_sgd_args(struct cr_device *device, const struct cr_call *c
 }
 
 static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_sgd args = cr_cuda_sgd_args(device, call);
+    const struct ck_sgd args = sgd_args(device, call);
     return CUDA_STATUS(ck_sgd(&args, cr_cuda_stream(device, call)));
 }
 
 static cr_status adamw_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_sgd_attr *attr = &call->op->attr.sgd;
-    const struct ck_rule      args = {.sgd    = cr_cuda_sgd_args(device, call),
+    const struct ck_rule      args = {.sgd    = sgd_args(device, call),
                                       .second = call->out[CR_OUT_adamw_second],
                                       .beta2  = attr->beta2,
                                       .eps    = attr->eps};
@@ -81,7 +80,7 @@ static cr_status adamw_launch(struct cr_device *device, const struct cr_call *ca
 static cr_status muon_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
     const struct update_tables *tables = call->prepared;
-    const struct ck_muon        args   = {.rule      = {.sgd    = cr_cuda_sgd_args(device, call),
+    const struct ck_muon        args   = {.rule      = {.sgd    = sgd_args(device, call),
                                                         .second = call->out[CR_OUT_muon_second],
                                                         .beta2  = attr->beta2,
                                                         .eps    = attr->eps},
@@ -93,7 +92,7 @@ static cr_status muon_launch(struct cr_device *device, const struct cr_call *cal
 static cr_status lars_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
     const struct update_tables *tables = call->prepared;
-    const struct ck_rule        args   = {.sgd   = cr_cuda_sgd_args(device, call),
+    const struct ck_rule        args   = {.sgd   = sgd_args(device, call),
                                           .norms = call->in[CR_IN_lars_norms],
                                           .owner = tables->owner,
                                           .eps   = attr->eps,
@@ -104,7 +103,7 @@ static cr_status lars_launch(struct cr_device *device, const struct cr_call *cal
 static cr_status lamb_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
     const struct update_tables *tables = call->prepared;
-    const struct ck_rule        args   = {.sgd    = cr_cuda_sgd_args(device, call),
+    const struct ck_rule        args   = {.sgd    = sgd_args(device, call),
                                           .second = call->out[CR_OUT_lamb_second],
                                           .norms  = call->in[CR_IN_lamb_norms],
                                           .owner  = tables->owner,
@@ -203,7 +202,7 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
     { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .launch = kind##_launch, __VA_ARGS__ }
 #define WITH_TABLES(kind, accept, ...)                                                                                 \
     KERNEL(kind, .accepts = accept, .prepare = cr_cuda_update_prepare, .release = cr_cuda_update_release, __VA_ARGS__)
-#define RULE(kind) WITH_TABLES(kind, cr_cuda_update_accepts, .optional_in = CR_IN_BIT(kind, mask))
+#define RULE(kind) WITH_TABLES(kind, update_accepts, .optional_in = CR_IN_BIT(kind, mask))
 const struct cr_kernel cr_cuda_optimizer_kernels[] = {
     RULE(sgd),
     RULE(adamw),

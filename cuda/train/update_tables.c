@@ -7,57 +7,29 @@ static bool moves(const struct cr_param *q) {
     return !q->frozen && !cr_param_is_running(q->role);
 }
 
-/* Fills map[value_elems / CK_SGD_BLOCK], which is zeroed. Parameters begin at multiples of a block. */
-static void fill_map(const struct cr_param_store *store, uint8_t *map) {
-    for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q = &store->param[i];
-        if (!moves(q)) continue;
-        CR_ASSERT(q->offset % CK_SGD_BLOCK == 0);
-        for (int64_t at = 0; at < q->elems; at += CK_SGD_BLOCK) {
-            const int64_t live = CR_MIN(q->elems - at, (int64_t)CK_SGD_BLOCK);
-            map[(q->offset + at) / CK_SGD_BLOCK] =
-                (uint8_t)(CK_SGD_UPDATED | (q->decay ? CK_SGD_DECAY : 0) | (live - 1) << CK_SGD_COUNT_SHIFT);
-        }
-    }
-}
-
 /* lars: filters and dense weights have a trust ratio; lamb: parameters with weight decay. */
 static bool has_ratio(const struct cr_param *q, enum cr_op_kind rule) {
-    if (!moves(q)) return false;
     return rule == CR_OP_lamb ? q->decay : q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
 }
 
-static void fill_owner(const struct cr_param_store *store, enum cr_op_kind rule, int32_t *owner) {
-    for (int64_t b = 0; b < store->value_elems / CK_SGD_BLOCK; b++) owner[b] = -1;
-    for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q = &store->param[i];
-        if (!has_ratio(q, rule)) continue;
-        for (int64_t at = 0; at < q->elems; at += CK_SGD_BLOCK) owner[(q->offset + at) / CK_SGD_BLOCK] = i;
-    }
-}
-
-static int tiles_of(const struct cr_param *q) {
-    return moves(q) ? (int)((q->elems + CK_NORM_TILE - 1) / CK_NORM_TILE) : 0;
-}
-
-static int count_tiles(const struct cr_param_store *store) {
+int cr_cuda_put_tiles(const struct cr_param *q, struct ck_norm_tile *tile) {
     int tiles = 0;
-    for (int i = 0; i < store->params; i++) tiles += tiles_of(&store->param[i]);
+    for (int64_t at = 0; at < q->elems; at += CK_NORM_TILE, tiles++)
+        if (tile)
+            tile[tiles] = (struct ck_norm_tile){.first = q->offset + at,
+                                                .elems = (int32_t)CR_MIN(q->elems - at, (int64_t)CK_NORM_TILE)};
     return tiles;
 }
 
-static void fill_tiles(const struct cr_param_store *store, struct ck_norm_tile *tile, int32_t *first_tile) {
-    int t = 0;
+/* Returns the number of tiles. tile and first_tile[params + 1] are written unless they are NULL. */
+static int put_tiles(const struct cr_param_store *store, struct ck_norm_tile *tile, int32_t *first_tile) {
+    int tiles = 0;
     for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q = &store->param[i];
-        first_tile[i]            = t;
-        for (int k = 0; k < tiles_of(q); k++) {
-            const int64_t at = (int64_t)k * CK_NORM_TILE;
-            tile[t++]        = (struct ck_norm_tile){.first = q->offset + at,
-                                                     .elems = (int32_t)CR_MIN(q->elems - at, (int64_t)CK_NORM_TILE)};
-        }
+        if (first_tile) first_tile[i] = tiles;
+        if (moves(&store->param[i])) tiles += cr_cuda_put_tiles(&store->param[i], tile ? tile + tiles : NULL);
     }
-    first_tile[store->params] = t;
+    if (first_tile) first_tile[store->params] = tiles;
+    return tiles;
 }
 
 cr_status cr_cuda_table(struct cr_device *device, const void *host, size_t bytes, void **out) {
@@ -77,62 +49,41 @@ void cr_cuda_update_release(void *prepared) {
     cr_free(t);
 }
 
-static cr_status make_map(struct cr_device *device, const struct cr_param_store *store, struct update_tables *t) {
-    const size_t bytes = (size_t)(store->value_elems / CK_SGD_BLOCK);
-    uint8_t     *host;
-    CR_ALLOC(host, bytes);
-    fill_map(store, host);
-    cr_status status = cr_cuda_table(device, host, bytes, (void **)&t->map);
-    cr_free(host);
-    return status;
-}
-
-static bool has_scales(const struct cr_param_store *store) {
-    for (int i = 0; i < store->params; i++)
-        if (moves(&store->param[i]) && store->param[i].lr_scale != 1) return true;
-    return false;
-}
-
-/* Factors of the learning rates of all blocks, if they differ. */
-static cr_status make_scale(struct cr_device *device, const struct cr_param_store *store, struct update_tables *t) {
+/* Tables of the blocks of the parameter buffers: parameters begin at multiples of a block. */
+static cr_status make_blocks(struct cr_device *device, const struct cr_param_store *store, enum cr_op_kind rule,
+                             struct update_tables *t) {
     const size_t blocks = (size_t)(store->value_elems / CK_SGD_BLOCK);
-    float       *host;
-    if (!has_scales(store)) return CR_OK;
-    CR_ALLOC(host, blocks);
+    uint8_t     *map    = cr_alloc(blocks, sizeof *map);
+    float       *scale = cr_alloc(blocks, sizeof *scale), *factor = cr_alloc(blocks, sizeof *factor);
+    int32_t     *owner  = cr_alloc(blocks, sizeof *owner);
+    bool         scaled = false;
+    cr_status    status = CR_OK;
+    if (!map || !scale || !factor || !owner) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the table of parameters");
+    for (size_t b = 0; b < blocks; b++) owner[b] = -1;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
-        for (int64_t at = 0; moves(q) && at < q->elems; at += CK_SGD_BLOCK)
-            host[(q->offset + at) / CK_SGD_BLOCK] = (float)q->lr_scale;
+        if (!moves(q)) continue;
+        CR_ASSERT(q->offset % CK_SGD_BLOCK == 0);
+        scaled = scaled || q->lr_scale != 1;
+        for (int64_t at = 0; at < q->elems; at += CK_SGD_BLOCK) {
+            const int64_t b = (q->offset + at) / CK_SGD_BLOCK, live = CR_MIN(q->elems - at, (int64_t)CK_SGD_BLOCK);
+            map[b]   = (uint8_t)(CK_SGD_UPDATED | (q->decay ? CK_SGD_DECAY : 0) | (live - 1) << CK_SGD_COUNT_SHIFT);
+            scale[b] = (float)q->lr_scale;
+            if (has_ratio(q, rule)) owner[b] = i;
+            if (cr_muon_has_direction(q)) factor[b] = (float)cr_muon_factor(q);
+        }
     }
-    cr_status status = cr_cuda_table(device, host, blocks * sizeof *host, (void **)&t->scale);
-    cr_free(host);
-    return status;
-}
-
-static cr_status make_owner(struct cr_device *device, const struct cr_param_store *store, enum cr_op_kind rule,
-                            struct update_tables *t) {
-    const size_t blocks = (size_t)(store->value_elems / CK_SGD_BLOCK);
-    int32_t     *host;
-    CR_ALLOC(host, blocks);
-    fill_owner(store, rule, host);
-    cr_status status = cr_cuda_table(device, host, blocks * sizeof *host, (void **)&t->owner);
-    cr_free(host);
-    return status;
-}
-
-/* muon: factors of the directions of filters; 0 for all other parameters. */
-static cr_status make_factor(struct cr_device *device, const struct cr_param_store *store, struct update_tables *t) {
-    const size_t blocks = (size_t)(store->value_elems / CK_SGD_BLOCK);
-    float       *host;
-    CR_ALLOC(host, blocks);
-    for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q = &store->param[i];
-        if (!cr_muon_has_direction(q)) continue;
-        for (int64_t at = 0; at < q->elems; at += CK_SGD_BLOCK)
-            host[(q->offset + at) / CK_SGD_BLOCK] = (float)cr_muon_factor(q);
-    }
-    cr_status status = cr_cuda_table(device, host, blocks * sizeof *host, (void **)&t->factor);
-    cr_free(host);
+    CR_TRY_OUT(cr_cuda_table(device, map, blocks, (void **)&t->map));
+    if (scaled && rule != CR_OP_lamb_norms)
+        CR_TRY_OUT(cr_cuda_table(device, scale, blocks * sizeof *scale, (void **)&t->scale));
+    if (rule == CR_OP_lars || rule == CR_OP_lamb)
+        CR_TRY_OUT(cr_cuda_table(device, owner, blocks * sizeof *owner, (void **)&t->owner));
+    if (rule == CR_OP_muon) CR_TRY_OUT(cr_cuda_table(device, factor, blocks * sizeof *factor, (void **)&t->factor));
+out:
+    cr_free(map);
+    cr_free(scale);
+    cr_free(factor);
+    cr_free(owner);
     return status;
 }
 
@@ -140,11 +91,11 @@ static cr_status make_tiles(struct cr_device *device, const struct cr_param_stor
     struct ck_norm_tile *tile   = NULL;
     int32_t             *first  = NULL;
     cr_status            status = CR_OK;
-    t->tiles                    = count_tiles(store);
+    t->tiles                    = put_tiles(store, NULL, NULL);
     tile                        = cr_alloc((size_t)CR_MAX(t->tiles, 1), sizeof *tile);
     first                       = cr_alloc((size_t)store->params + 1, sizeof *first);
     if (!tile || !first) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the table of parameters");
-    fill_tiles(store, tile, first);
+    (void)put_tiles(store, tile, first);
     CR_TRY_OUT(cr_cuda_table(device, tile, (size_t)t->tiles * sizeof *tile, (void **)&t->tile));
     CR_TRY_OUT(cr_cuda_table(device, first, ((size_t)store->params + 1) * sizeof *first, (void **)&t->first_tile));
 out:
@@ -155,21 +106,12 @@ out:
 
 cr_status cr_cuda_update_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                  void **prepared, size_t *workspace_bytes) {
-    const bool norms = op->kind == CR_OP_param_norms || op->kind == CR_OP_lamb_norms,
-               map   = op->kind != CR_OP_param_norms;
-    cr_status status = CR_OK;
-    *prepared        = NULL;
-    *workspace_bytes = norms ? ck_param_norms_workspace(count_tiles(p->store)) : 0;
+    const bool            norms = op->kind == CR_OP_param_norms || op->kind == CR_OP_lamb_norms;
+    struct update_tables *t;
+    if (norms) *workspace_bytes = ck_param_norms_workspace(put_tiles(p->store, NULL, NULL));
     if (cuda_of(device)->offline) return CR_OK;
-    struct update_tables *t = cr_alloc(1, sizeof *t);
-    if (!t) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the table of parameters");
-    if (norms) CR_TRY_OUT(make_tiles(device, p->store, t));
-    if (map) CR_TRY_OUT(make_map(device, p->store, t));
-    if (!norms) CR_TRY_OUT(make_scale(device, p->store, t));
-    if (op->kind == CR_OP_lars || op->kind == CR_OP_lamb) CR_TRY_OUT(make_owner(device, p->store, op->kind, t));
-    if (op->kind == CR_OP_muon) CR_TRY_OUT(make_factor(device, p->store, t));
+    CR_ALLOC(t, 1);
     *prepared = t;
-out:
-    if (status != CR_OK) cr_cuda_update_release(t);
-    return status;
+    if (norms) CR_TRY(make_tiles(device, p->store, t));
+    return op->kind == CR_OP_param_norms ? CR_OK : make_blocks(device, p->store, op->kind, t);
 }

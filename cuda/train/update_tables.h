@@ -22,13 +22,12 @@ cr_status cr_cuda_update_prepare(struct cr_device *device, const struct cr_progr
                                  void **prepared, size_t *workspace_bytes);
 void      cr_cuda_update_release(void *prepared);
 
-/* cr_kernel.accepts of the update rules, and the arguments that their launchers share: optimizer_kernels.c. */
-bool cr_cuda_update_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op);
 /* Returns whether the tensor is this whole buffer of an f32 parameter store. */
-bool          cr_cuda_is_values(const struct cr_program *p, int tensor, enum cr_param_buffer buffer);
-bool          cr_cuda_is_mask(const struct cr_program *p, int tensor);
-struct ck_sgd cr_cuda_sgd_args(struct cr_device *device, const struct cr_call *call);
+bool cr_cuda_is_values(const struct cr_program *p, int tensor, enum cr_param_buffer buffer);
+bool cr_cuda_is_mask(const struct cr_program *p, int tensor);
 
+/* Returns the number of tiles of a parameter, and writes them unless `tile` is NULL. */
+int cr_cuda_put_tiles(const struct cr_param *q, struct ck_norm_tile *tile);
 /* Allocates device memory of `bytes` and copies host[bytes] there. */
 cr_status cr_cuda_table(struct cr_device *device, const void *host, size_t bytes, void **out);
 
