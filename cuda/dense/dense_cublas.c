@@ -1,4 +1,5 @@
-/* cuda/dense/dense_cublas.c: kernels for the classifier: three matrix products by cuBLAS and the bias kernels.
+/* cuda/dense/dense_cublas.c: kernels for the classifier: three matrix products by cuBLAS, the bias kernels,
+ * and a kernel for a few images.
  *
  * cuBLAS stores matrices by columns. Read that way, cresnet's x[N][C] is the C x N matrix X' (' means transposed) with
  * leading dimension C; w[K][C] is W', C x K; y[N][K] is Y', K x N. The products of graph/ops.def, both sides
@@ -57,16 +58,15 @@ static cr_status multiply(struct cr_device *device, const struct cr_call *call, 
 
 /* ---- accepted ops ---- */
 
-/* Opens the library before the launch, because a launch may not allocate. */
-static cr_status open_library(struct cr_device *device) {
-    cublasHandle_t blas;
+/* Opens the library, because a launch may not allocate. A product of `dense` with 16-bit operands is stored in f32
+ * until the bias is added. */
+static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes) {
+    const struct cr_tensor *y = cuda_out(p, op, 0);
+    cublasHandle_t          blas;
+    (void)prepared;
+    if (op->kind == CR_OP_dense && y->dtype != CR_F32) *workspace_bytes = (size_t)cr_tensor_elems(y) * sizeof(float);
     return cr_cuda_cublas(cuda_of(device), &blas);
-}
-
-static cr_status plain_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                               void **prepared, size_t *workspace_bytes) {
-    (void)p, (void)op, (void)prepared, (void)workspace_bytes;
-    return open_library(device);
 }
 
 /* cuBLAS takes sizes as int. */
@@ -85,15 +85,6 @@ static bool accepts_tf32(const struct cr_device *device, const struct cr_program
 }
 
 /* ---- dense ---- */
-
-/* The product of 16-bit operands is stored in f32 until the bias is added. */
-static cr_status dense_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                               void **prepared, size_t *workspace_bytes) {
-    const struct cr_tensor *y = cuda_out(p, op, CR_OUT_dense_y);
-    (void)prepared;
-    *workspace_bytes = y->dtype == CR_F32 ? 0 : (size_t)cr_tensor_elems(y) * sizeof(float);
-    return open_library(device);
-}
 
 static cr_status dense(struct cr_device *device, const struct cr_call *call, bool tf32) {
     const struct cr_tensor *x       = cuda_in(call->program, call->op, CR_IN_dense_x),
@@ -154,6 +145,24 @@ static cr_status bgrad_launch(struct cr_device *device, const struct cr_call *ca
                                       cr_cuda_stream(device, call)));
 }
 
+/* ---- dense for a few images: a program for one image then needs no cuBLAS, whose first product takes 40 to 80 ms,
+ * because it loads its kernels ---- */
+
+static bool few_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x     = cuda_in(p, op, CR_IN_dense_x);
+    const int64_t           elems = (int64_t)(16 / cr_dtype_bytes(x->dtype));
+    (void)device;
+    return cuda_pixels(x) <= CK_DENSE_FEW_ROWS && x->dim[3] % elems == 0;
+}
+
+static cr_status few_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_dense_x),
+                           *y = cuda_out(call->program, call->op, CR_OUT_dense_y);
+    return CUDA_STATUS(ck_dense_few(cuda_type(x), call->in[CR_IN_dense_x], call->in[CR_IN_dense_w],
+                                    call->in[CR_IN_dense_b], call->out[CR_OUT_dense_y], (int)cuda_pixels(x), y->dim[3],
+                                    x->dim[3], cr_cuda_stream(device, call)));
+}
+
 /* ---- the table ---- */
 
 #define LAUNCHES(kind)                                                                                                 \
@@ -167,16 +176,18 @@ LAUNCHES(dense)
 LAUNCHES(dense_dgrad)
 LAUNCHES(dense_wgrad)
 
-#define KERNELS(kind, prepares)                                                                                        \
+#define KERNELS(kind)                                                                                                  \
     {CR_KERNEL("cublas." #kind ".tf32", kind, CR_MATH_TF32), .dtypes = CR_TYPES_F32, .accepts = accepts_tf32,          \
-     .prepare = prepares, .launch = kind##_launch_tf32},                                                               \
+     .prepare = prepare, .launch = kind##_launch_tf32},                                                                \
     {                                                                                                                  \
         CR_KERNEL("cublas." #kind ".*", kind, CR_MATH_DATA), .dtypes = CR_TYPES_FLOAT, .accepts = accepts,             \
-                                                             .prepare = prepares, .launch = kind##_launch              \
+                                                             .prepare = prepare, .launch = kind##_launch               \
     }
 const struct cr_kernel cr_cuda_dense_kernels[] = {
-    KERNELS(dense, dense_prepare),
-    KERNELS(dense_dgrad, plain_prepare),
-    KERNELS(dense_wgrad, plain_prepare),
+    KERNELS(dense),
+    KERNELS(dense_dgrad),
+    KERNELS(dense_wgrad),
     {CR_KERNEL("cuda.dense_bgrad", dense_bgrad, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .launch = bgrad_launch},
+    {CR_KERNEL("cuda.dense_few", dense, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .accepts = few_accepts,
+     .launch = few_launch},
     {0}};

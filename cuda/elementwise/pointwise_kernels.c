@@ -1,7 +1,7 @@
 /* cuda/elementwise/pointwise_kernels.c: kernel table for the input, pointwise ops, pooling, the shortcut without
- * parameters, cast, zero, and the space-to-depth filter. This file reads shapes and slots. Device code is in
- * cuda/elementwise/pointwise.cu, pool.cu, pool_grad.cu, mix.cu and space_to_depth.cu. Data is f32, f16 or bf16, one
- * type in an op. */
+ * parameters, cast, zero, the space-to-depth filter, and copies to host memory and back. This file reads shapes and
+ * slots. Device code is in cuda/elementwise/pointwise.cu, pool.cu, pool_grad.cu, mix.cu and space_to_depth.cu. Data is
+ * f32, f16 or bf16, one type in an op. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -11,19 +11,9 @@
 
 /* ---- accepted operands ---- */
 
-/* cuda/elementwise/pool.cuh indexes the elements of an image with 32 bits. */
-static bool fits(const struct cr_tensor *t) {
-    int64_t elems = 1;
-    for (int i = 1; i < 4; i++) {
-        if (t->dim[i] > INT32_MAX / elems) return false;
-        elems *= t->dim[i];
-    }
-    return true;
-}
-
 bool cr_cuda_window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
+    return cuda_fits_ints(cuda_in(p, op, 0)) && cuda_fits_ints(cuda_out(p, op, 0));
 }
 
 #define IN(kind, slot) cuda_in(call->program, call->op, CR_IN_##kind##_##slot)
@@ -35,7 +25,7 @@ static bool normalize_accepts(const struct cr_device *device, const struct cr_pr
     const struct cr_tensor *images = cuda_in(p, op, CR_IN_normalize_images);
     (void)device;
     if (op->attr.input.wide) return false;
-    if ((op->in[CR_IN_normalize_boxes] >= 0 || op->attr.input.s2d) && !fits(images)) return false;
+    if ((op->in[CR_IN_normalize_boxes] >= 0 || op->attr.input.s2d) && !cuda_fits_ints(images)) return false;
     return images->dim[3] == 3;
 }
 
@@ -43,21 +33,15 @@ static cr_status normalize_launch(struct cr_device *device, const struct cr_call
     const struct cr_tensor     *y      = OUT(normalize, y);
     const struct cr_input_attr *a      = &call->op->attr.input;
     const struct cr_tensor     *images = IN(normalize, images);
-    const void                 *boxes  = call->in[CR_IN_normalize_boxes];
-    cudaStream_t                stream = cr_cuda_stream(device, call);
-    if (a->s2d)
-        CUDA_TRY(ck_normalize_s2d(call->in[CR_IN_normalize_images], boxes, cuda_type(y), call->out[CR_OUT_normalize_y],
-                                  images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, stream));
-    else
-        CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], boxes, cuda_type(y), call->out[CR_OUT_normalize_y],
-                              images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, stream));
-    return CR_OK;
+    return CUDA_STATUS((a->s2d ? ck_normalize_s2d : ck_normalize)(
+        call->in[CR_IN_normalize_images], call->in[CR_IN_normalize_boxes], cuda_type(y), call->out[CR_OUT_normalize_y],
+        images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, cr_cuda_stream(device, call)));
 }
 
 /* Other numbers of channels, and 16 bits. */
 static bool normalize_any_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return !op->attr.input.s2d && fits(cuda_in(p, op, CR_IN_normalize_images));
+    return !op->attr.input.s2d && cuda_fits_ints(cuda_in(p, op, CR_IN_normalize_images));
 }
 
 static cr_status normalize_any_launch(struct cr_device *device, const struct cr_call *call) {
@@ -170,7 +154,7 @@ _Static_assert((int)CK_MIX_PARTNER == (int)CR_MIX_PARTNER && (int)CK_MIX_FRACTIO
 
 static bool mix_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return fits(cuda_in(p, op, CR_IN_mix_images));
+    return cuda_fits_ints(cuda_in(p, op, CR_IN_mix_images));
 }
 
 static cr_status mix_launch(struct cr_device *device, const struct cr_call *call) {
@@ -188,6 +172,30 @@ static cr_status mix_launch(struct cr_device *device, const struct cr_call *call
     for (int c = 0; c < args.channels; c++)
         args.fill[c] = (int)rint(fmin(fmax(largest * (double)call->op->attr.input.mean[c], 0), largest));
     return CUDA_STATUS(ck_mix(&args, cr_cuda_stream(device, call)));
+}
+
+/* ---- copies to host memory and back: the GPU's copy engines run them concurrently with compute; the executor orders
+ * them and inserts their waits ---- */
+
+/* The addresses give the direction, so that a test may offload to another place of the device. */
+static cr_status copy(struct cr_device *device, const struct cr_call *call, int in, int out) {
+    return CUDA_STATUS(cudaMemcpyAsync(call->out[out], call->in[in], cuda_out(call->program, call->op, out)->bytes,
+                                       cudaMemcpyDefault, cr_cuda_stream(device, call)));
+}
+
+static cr_status offload_launch(struct cr_device *device, const struct cr_call *call) {
+    return copy(device, call, CR_IN_offload_x, CR_OUT_offload_y);
+}
+
+static cr_status prefetch_launch(struct cr_device *device, const struct cr_call *call) {
+    return copy(device, call, CR_IN_prefetch_x, CR_OUT_prefetch_y);
+}
+
+/* The op consists of its waits and its event only. */
+static cr_status barrier_launch(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    (void)call;
+    return CR_OK;
 }
 
 /* ---- the kernels ---- */
@@ -212,7 +220,10 @@ const struct cr_kernel cr_cuda_pointwise_kernels[] = {
     KERNEL(relu, CR_MATH_EXACT, CR_TYPES_FLOAT),
     KERNEL(add, CR_MATH_F32, CR_TYPES_FLOAT),
     KERNEL(cast, CR_MATH_EXACT, CR_TYPES_F32, .accepts = rounds_to_half),
-    {CR_KERNEL("cuda.zero", zero, CR_MATH_EXACT), .launch = zero_launch}, /* zero bits are 0 in every type */
+    KERNEL(zero, CR_MATH_EXACT, 0), /* zero bits are 0 in every type; the copies are of bytes of any type */
+    KERNEL(offload, CR_MATH_EXACT, 0),
+    KERNEL(prefetch, CR_MATH_EXACT, 0),
+    KERNEL(barrier, CR_MATH_EXACT, 0),
     /* exact without scale_bias */
     KERNEL(maxpool, CR_MATH_F32, CR_TYPES_FLOAT, .optional_in = CR_IN_BIT(maxpool, scale_bias),
            .optional_out = CR_OUT_BIT(maxpool, index), .accepts = cr_cuda_window_accepts),

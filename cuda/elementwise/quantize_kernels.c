@@ -1,5 +1,6 @@
-/* cuda/elementwise/quantize_kernels.c: kernel table for conversions to and from 8-bit integers, the factors of 8-bit
- * convolutions, and max pooling and the shortcut without parameters on 8-bit tensors. */
+/* cuda/elementwise/quantize_kernels.c: kernel table for conversions to and from 8-bit integers, quantised values in
+ * floating point, the factors of 8-bit convolutions, and max pooling and the shortcut without parameters on 8-bit
+ * tensors. Scales are f32. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -40,6 +41,23 @@ static cr_status qconv_coeffs_launch(struct cr_device *device, const struct cr_c
     return CUDA_STATUS(ck_qconv_coeffs(&args, cr_cuda_stream(device, call)));
 }
 
+/* ---- quantised values in floating point ---- */
+
+static cr_status fake_quant_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = cuda_out(call->program, call->op, CR_OUT_fake_quant_y);
+    return CUDA_STATUS(ck_fake_quant(cuda_type(y), call->in[CR_IN_fake_quant_x], call->in[CR_IN_fake_quant_scale],
+                                     call->out[CR_OUT_fake_quant_y], cr_tensor_elems(y), call->op->attr.quant.is_signed,
+                                     cr_cuda_stream(device, call)));
+}
+
+static cr_status fake_quant_filter_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *y = cuda_out(call->program, call->op, CR_OUT_fake_quant_filter_y);
+    return CUDA_STATUS(ck_fake_quant_filter(cuda_type(y), call->in[CR_IN_fake_quant_filter_w],
+                                            call->in[CR_IN_fake_quant_filter_scale],
+                                            call->out[CR_OUT_fake_quant_filter_y], y->dim[0],
+                                            cr_tensor_elems(y) / y->dim[0], cr_cuda_stream(device, call)));
+}
+
 /* ---- windows ---- */
 
 static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
@@ -63,6 +81,8 @@ const struct cr_kernel cr_cuda_quantize_kernels[] = {
     KERNEL(qconv_coeffs, qconv_coeffs, CR_TYPES_F32,
            .optional_in = CR_IN_BIT(qconv_coeffs, scale_bias) | CR_IN_BIT(qconv_coeffs, bias) |
                           CR_IN_BIT(qconv_coeffs, y_scale) | CR_IN_BIT(qconv_coeffs, add_scale)),
+    KERNEL(fake_quant, fake_quant, CR_TYPES_FLOAT),
+    KERNEL(fake_quant_filter, fake_quant_filter, CR_TYPES_FLOAT),
     KERNEL(maxpool_int8, maxpool, CR_TYPES_BYTE),
     KERNEL(pad_shortcut_int8, pad_shortcut, CR_TYPES_BYTE),
     {0}};

@@ -1,7 +1,7 @@
 /* cuda/norm/bn_kernels.c: kernel table of batch normalisation and of the ReLU gradient, which computes sums for it.
- * This file reads shapes and slots. Device code is in cuda/norm/bn.cu, bn_apply.cu, bn_grad.cu, bn_relu_grad.cu and
- * relu_grad.cu. Data is f32, f16 or bf16, one type in an op; sums, coefficients, parameters and their gradients are
- * always f32. */
+ * This file reads shapes and slots. Device code is in cuda/norm/bn.cu, bn_apply.cu, bn_grad.cu, bn_relu_grad.cu,
+ * relu_grad.cu, pool_bn.cu and fold_bn.cu. Data is f32, f16 or bf16, one type in an op; sums, coefficients, parameters
+ * and their gradients are always f32. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -39,24 +39,28 @@ static enum ck_type half_type(const struct cr_tensor *t) {
     return t ? cuda_type(t) : CK_F16;
 }
 
+struct ck_bn_finalize cr_cuda_bn_finalize_args(const struct cr_call *call) {
+    const struct cr_bn_attr *a = &call->op->attr.bn;
+    return (struct ck_bn_finalize){.sums            = call->in[CR_IN_bn_finalize_sums],
+                                   .gamma           = call->in[CR_IN_bn_finalize_gamma],
+                                   .beta            = call->in[CR_IN_bn_finalize_beta],
+                                   .old_mean        = call->in[CR_IN_bn_finalize_running_mean],
+                                   .old_var         = call->in[CR_IN_bn_finalize_running_var],
+                                   .scale_bias      = call->out[CR_OUT_bn_finalize_scale_bias],
+                                   .mean_rstd       = call->out[CR_OUT_bn_finalize_mean_rstd],
+                                   .new_mean        = call->out[CR_OUT_bn_finalize_running_mean],
+                                   .new_var         = call->out[CR_OUT_bn_finalize_running_var],
+                                   .scale_bias_half = call->out[CR_OUT_bn_finalize_scale_bias_half],
+                                   .half =
+                                       half_type(cuda_out(call->program, call->op, CR_OUT_bn_finalize_scale_bias_half)),
+                                   .channels = cuda_in(call->program, call->op, CR_IN_bn_finalize_sums)->dim[3],
+                                   .count    = a->count,
+                                   .eps      = a->eps,
+                                   .momentum = a->momentum};
+}
+
 static cr_status bn_finalize_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_bn_attr    *a    = &call->op->attr.bn;
-    const struct ck_bn_finalize args = {
-        .sums            = call->in[CR_IN_bn_finalize_sums],
-        .gamma           = call->in[CR_IN_bn_finalize_gamma],
-        .beta            = call->in[CR_IN_bn_finalize_beta],
-        .old_mean        = call->in[CR_IN_bn_finalize_running_mean],
-        .old_var         = call->in[CR_IN_bn_finalize_running_var],
-        .scale_bias      = call->out[CR_OUT_bn_finalize_scale_bias],
-        .mean_rstd       = call->out[CR_OUT_bn_finalize_mean_rstd],
-        .new_mean        = call->out[CR_OUT_bn_finalize_running_mean],
-        .new_var         = call->out[CR_OUT_bn_finalize_running_var],
-        .scale_bias_half = call->out[CR_OUT_bn_finalize_scale_bias_half],
-        .half            = half_type(cuda_out(call->program, call->op, CR_OUT_bn_finalize_scale_bias_half)),
-        .channels        = cuda_in(call->program, call->op, CR_IN_bn_finalize_sums)->dim[3],
-        .count           = a->count,
-        .eps             = a->eps,
-        .momentum        = a->momentum};
+    const struct ck_bn_finalize args = cr_cuda_bn_finalize_args(call);
     return CUDA_STATUS(ck_bn_finalize(&args, cr_cuda_stream(device, call)));
 }
 
@@ -95,75 +99,70 @@ static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call 
 
 /* ---- backward ---- */
 
+/* Both ops have these inputs in the same slots. */
+_Static_assert((int)CR_IN_bn_grad_sums_dy == (int)CR_IN_bn_grad_apply_dy &&
+                   (int)CR_IN_bn_grad_sums_x == (int)CR_IN_bn_grad_apply_x &&
+                   (int)CR_IN_bn_grad_sums_y == (int)CR_IN_bn_grad_apply_y &&
+                   (int)CR_IN_bn_grad_sums_scale_bias == (int)CR_IN_bn_grad_apply_scale_bias,
+               "slots of bn_grad_sums and bn_grad_apply");
+
 /* The slots y and scale_bias exclude each other. */
-static bool bn_grad_sums_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool bn_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return is_mask(cuda_in(p, op, CR_IN_bn_grad_sums_y), cuda_in(p, op, CR_IN_bn_grad_sums_x)) &&
            (op->in[CR_IN_bn_grad_sums_y] == CR_NONE || op->in[CR_IN_bn_grad_sums_scale_bias] == CR_NONE);
 }
 
-/* Type, mask and sizes; no pointers. */
-static struct ck_bn_grad bn_grad_sums_args(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_bn_grad_sums_x);
-    return (struct ck_bn_grad){
-        .type     = cuda_type(x),
-        .by       = mask_kind(cuda_in(p, op, CR_IN_bn_grad_sums_y), op->in[CR_IN_bn_grad_sums_scale_bias] != CR_NONE),
-        .pixels   = cuda_pixels(x),
-        .channels = x->dim[3]};
+static struct ck_bn_grad bn_grad_args(const struct cr_call *call) {
+    const struct cr_tensor *x   = cuda_in(call->program, call->op, CR_IN_bn_grad_sums_x);
+    const bool              act = call->op->in[CR_IN_bn_grad_sums_scale_bias] != CR_NONE;
+    return (struct ck_bn_grad){.type     = cuda_type(x),
+                               .by       = mask_kind(cuda_in(call->program, call->op, CR_IN_bn_grad_sums_y), act),
+                               .dy       = call->in[CR_IN_bn_grad_sums_dy],
+                               .x        = call->in[CR_IN_bn_grad_sums_x],
+                               .mask     = call->in[act ? CR_IN_bn_grad_sums_scale_bias : CR_IN_bn_grad_sums_y],
+                               .pixels   = cuda_pixels(x),
+                               .channels = x->dim[3]};
 }
 
 static size_t grad_sums_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_bn_grad args = bn_grad_sums_args(p, op);
+    const struct ck_bn_grad args = bn_grad_args(&(struct cr_call){.program = p, .op = op});
     return ck_bn_grad_sums_workspace(&args, cuda_of(device)->multiprocessors);
 }
 
 static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_bn_grad args = bn_grad_sums_args(call->program, call->op);
-    args.dy                = call->in[CR_IN_bn_grad_sums_dy];
-    args.x                 = call->in[CR_IN_bn_grad_sums_x];
-    args.mask      = args.by == CK_MASK_ACT ? call->in[CR_IN_bn_grad_sums_scale_bias] : call->in[CR_IN_bn_grad_sums_y];
-    args.mean_rstd = call->in[CR_IN_bn_grad_sums_mean_rstd];
-    args.grad_sums = call->out[CR_OUT_bn_grad_sums_grad_sums];
+    struct ck_bn_grad args = bn_grad_args(call);
+    args.mean_rstd         = call->in[CR_IN_bn_grad_sums_mean_rstd];
+    args.grad_sums         = call->out[CR_OUT_bn_grad_sums_grad_sums];
     return CUDA_STATUS(
         ck_bn_grad_sums(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
 
-static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_bn_attr         *a    = &call->op->attr.bn;
-    const struct ck_bn_grad_finalize args = {
-        .grad_sums  = call->in[CR_IN_bn_grad_finalize_grad_sums],
-        .gamma      = call->in[CR_IN_bn_grad_finalize_gamma],
-        .mean_rstd  = call->in[CR_IN_bn_grad_finalize_mean_rstd],
-        .dgamma     = call->out[CR_OUT_bn_grad_finalize_dgamma],
-        .dbeta      = call->out[CR_OUT_bn_grad_finalize_dbeta],
-        .coeffs     = call->out[CR_OUT_bn_grad_finalize_coeffs],
-        .channels   = cuda_in(call->program, call->op, CR_IN_bn_grad_finalize_grad_sums)->dim[3],
-        .count      = a->count,
-        .accumulate = a->accumulate,
-        .ranks      = a->ranks};
-    return CUDA_STATUS(ck_bn_grad_finalize(&args, cr_cuda_stream(device, call)));
-}
-
-static bool bn_grad_apply_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return is_mask(cuda_in(p, op, CR_IN_bn_grad_apply_y), cuda_in(p, op, CR_IN_bn_grad_apply_x)) &&
-           (op->in[CR_IN_bn_grad_apply_y] == CR_NONE || op->in[CR_IN_bn_grad_apply_scale_bias] == CR_NONE);
-}
-
 static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *x    = cuda_in(call->program, call->op, CR_IN_bn_grad_apply_x);
-    const void             *act  = call->in[CR_IN_bn_grad_apply_scale_bias];
-    const struct ck_bn_grad args = {.type = cuda_type(x),
-                                    .by =
-                                        mask_kind(cuda_in(call->program, call->op, CR_IN_bn_grad_apply_y), act != NULL),
-                                    .dy       = call->in[CR_IN_bn_grad_apply_dy],
-                                    .x        = call->in[CR_IN_bn_grad_apply_x],
-                                    .mask     = act ? act : call->in[CR_IN_bn_grad_apply_y],
-                                    .coeffs   = call->in[CR_IN_bn_grad_apply_coeffs],
-                                    .dx       = call->out[CR_OUT_bn_grad_apply_dx],
-                                    .pixels   = cuda_pixels(x),
-                                    .channels = x->dim[3]};
+    struct ck_bn_grad args = bn_grad_args(call);
+    args.coeffs            = call->in[CR_IN_bn_grad_apply_coeffs];
+    args.dx                = call->out[CR_OUT_bn_grad_apply_dx];
     return CUDA_STATUS(ck_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+}
+
+struct ck_bn_grad_finalize cr_cuda_bn_grad_finalize_args(const struct cr_call *call) {
+    const struct cr_bn_attr *a = &call->op->attr.bn;
+    return (struct ck_bn_grad_finalize){.grad_sums = call->in[CR_IN_bn_grad_finalize_grad_sums],
+                                        .gamma     = call->in[CR_IN_bn_grad_finalize_gamma],
+                                        .mean_rstd = call->in[CR_IN_bn_grad_finalize_mean_rstd],
+                                        .dgamma    = call->out[CR_OUT_bn_grad_finalize_dgamma],
+                                        .dbeta     = call->out[CR_OUT_bn_grad_finalize_dbeta],
+                                        .coeffs    = call->out[CR_OUT_bn_grad_finalize_coeffs],
+                                        .channels =
+                                            cuda_in(call->program, call->op, CR_IN_bn_grad_finalize_grad_sums)->dim[3],
+                                        .count      = a->count,
+                                        .accumulate = a->accumulate,
+                                        .ranks      = a->ranks};
+}
+
+static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_bn_grad_finalize args = cr_cuda_bn_grad_finalize_args(call);
+    return CUDA_STATUS(ck_bn_grad_finalize(&args, cr_cuda_stream(device, call)));
 }
 
 /* ---- the ReLU gradient, with the sums of the BNs in front of it ---- */
@@ -184,34 +183,30 @@ static bool relu_grad_accepts(const struct cr_device *device, const struct cr_pr
                     op->out[CR_OUT_relu_grad_grad_sums2] != CR_NONE);
 }
 
-/* Type, mask, sums and sizes; no pointers. */
-static struct ck_relu_grad relu_grad_args(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *dy = cuda_in(p, op, CR_IN_relu_grad_dy);
-    return (struct ck_relu_grad){.type = cuda_type(dy),
-                                 .by   = mask_kind(cuda_in(p, op, CR_IN_relu_grad_y), false),
-                                 .bns  = (op->in[CR_IN_relu_grad_bn_x] != CR_NONE ? 1 : 0) +
-                                        (op->in[CR_IN_relu_grad_bn2_x] != CR_NONE ? 1 : 0),
-                                 .pixels   = cuda_pixels(dy),
-                                 .channels = dy->dim[3]};
+static struct ck_relu_grad relu_grad_args(const struct cr_call *call) {
+    const struct cr_tensor *dy = cuda_in(call->program, call->op, CR_IN_relu_grad_dy);
+    return (struct ck_relu_grad){
+        .type      = cuda_type(dy),
+        .by        = mask_kind(cuda_in(call->program, call->op, CR_IN_relu_grad_y), false),
+        .dy        = call->in[CR_IN_relu_grad_dy],
+        .y         = call->in[CR_IN_relu_grad_y],
+        .add       = call->in[CR_IN_relu_grad_add],
+        .bns       = (call->op->in[CR_IN_relu_grad_bn_x] != CR_NONE) + (call->op->in[CR_IN_relu_grad_bn2_x] != CR_NONE),
+        .bn_x      = {call->in[CR_IN_relu_grad_bn_x], call->in[CR_IN_relu_grad_bn2_x]},
+        .mean_rstd = {call->in[CR_IN_relu_grad_mean_rstd], call->in[CR_IN_relu_grad_mean_rstd2]},
+        .grad_sums = {call->out[CR_OUT_relu_grad_grad_sums], call->out[CR_OUT_relu_grad_grad_sums2]},
+        .dx        = call->out[CR_OUT_relu_grad_dx],
+        .pixels    = cuda_pixels(dy),
+        .channels  = dy->dim[3]};
 }
 
 static size_t relu_grad_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_relu_grad args = relu_grad_args(p, op);
+    const struct ck_relu_grad args = relu_grad_args(&(struct cr_call){.program = p, .op = op});
     return ck_relu_grad_workspace(&args, cuda_of(device)->multiprocessors);
 }
 
 static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_relu_grad args = relu_grad_args(call->program, call->op);
-    args.dy                  = call->in[CR_IN_relu_grad_dy];
-    args.y                   = call->in[CR_IN_relu_grad_y];
-    args.add                 = call->in[CR_IN_relu_grad_add];
-    args.bn_x[0]             = call->in[CR_IN_relu_grad_bn_x];
-    args.bn_x[1]             = call->in[CR_IN_relu_grad_bn2_x];
-    args.mean_rstd[0]        = call->in[CR_IN_relu_grad_mean_rstd];
-    args.mean_rstd[1]        = call->in[CR_IN_relu_grad_mean_rstd2];
-    args.grad_sums[0]        = call->out[CR_OUT_relu_grad_grad_sums];
-    args.grad_sums[1]        = call->out[CR_OUT_relu_grad_grad_sums2];
-    args.dx                  = call->out[CR_OUT_relu_grad_dx];
+    const struct ck_relu_grad args = relu_grad_args(call);
     return CUDA_STATUS(
         ck_relu_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
 }
@@ -247,6 +242,77 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
                                         cr_cuda_stream(device, call)));
 }
 
+/* ---- the gradient of BN, ReLU and max pooling in one kernel ---- */
+
+/* Both ops have these inputs in the same slots. */
+_Static_assert((int)CR_IN_pool_bn_grad_sums_dy == (int)CR_IN_pool_bn_grad_apply_dy &&
+                   (int)CR_IN_pool_bn_grad_sums_index == (int)CR_IN_pool_bn_grad_apply_index &&
+                   (int)CR_IN_pool_bn_grad_sums_x == (int)CR_IN_pool_bn_grad_apply_x &&
+                   (int)CR_IN_pool_bn_grad_sums_scale_bias == (int)CR_IN_pool_bn_grad_apply_scale_bias,
+               "slots of pool_bn_grad_sums and pool_bn_grad_apply");
+
+/* Windows are 3x3 with stride 2; channels come in whole 16-byte vectors. */
+static bool pool_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    const struct cr_tensor    *x = cuda_in(p, op, CR_IN_pool_bn_grad_sums_x);
+    (void)device;
+    return a->window == 3 && a->stride == 2 && a->pad <= 1 && x->dim[3] % (x->dtype == CR_F32 ? 4 : 8) == 0 &&
+           cuda_fits_ints(x);
+}
+
+static struct ck_pool_bn_grad pool_bn_args(const struct cr_call *call) {
+    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_pool_bn_grad_sums_x);
+    return (struct ck_pool_bn_grad){
+        .type  = cuda_type(x),
+        .dy    = call->in[CR_IN_pool_bn_grad_sums_dy],
+        .index = call->in[CR_IN_pool_bn_grad_sums_index],
+        .x     = call->in[CR_IN_pool_bn_grad_sums_x],
+        .act   = call->in[CR_IN_pool_bn_grad_sums_scale_bias],
+        .w     = cuda_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_sums_dy))};
+}
+
+static size_t pool_bn_sums_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_pool_bn_grad args = pool_bn_args(&(struct cr_call){.program = p, .op = op});
+    return ck_pool_bn_grad_sums_workspace(args.type, &args.w, cuda_of(device)->multiprocessors);
+}
+
+static cr_status pool_bn_grad_sums_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_pool_bn_grad args = pool_bn_args(call);
+    args.mean_rstd              = call->in[CR_IN_pool_bn_grad_sums_mean_rstd];
+    args.grad_sums              = call->out[CR_OUT_pool_bn_grad_sums_grad_sums];
+    return CUDA_STATUS(
+        ck_pool_bn_grad_sums(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+}
+
+static cr_status pool_bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_pool_bn_grad args = pool_bn_args(call);
+    args.coeffs                 = call->in[CR_IN_pool_bn_grad_apply_coeffs];
+    args.dx                     = call->out[CR_OUT_pool_bn_grad_apply_dx];
+    return CUDA_STATUS(ck_pool_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+}
+
+/* ---- BN folded into filters, for inference ---- */
+
+static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *w    = cuda_in(call->program, call->op, CR_IN_fold_bn_w);
+    const struct ck_fold_bn args = {.w       = call->in[CR_IN_fold_bn_w],
+                                    .gamma   = call->in[CR_IN_fold_bn_gamma],
+                                    .beta    = call->in[CR_IN_fold_bn_beta],
+                                    .mean    = call->in[CR_IN_fold_bn_running_mean],
+                                    .var     = call->in[CR_IN_fold_bn_running_var],
+                                    .bias    = call->out[CR_OUT_fold_bn_bias],
+                                    .filters = w->dim[0],
+                                    .elems   = cr_tensor_elems(w) / w->dim[0],
+                                    .eps     = call->op->attr.bn.eps};
+    return CUDA_STATUS(ck_fold_bn(&args, cuda_type(cuda_out(call->program, call->op, CR_OUT_fold_bn_y)),
+                                  call->out[CR_OUT_fold_bn_y], cr_cuda_stream(device, call)));
+}
+
+static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cuda_is_data(cuda_out(p, op, CR_OUT_fold_bn_y));
+}
+
 /* ---- the table ---- */
 
 #define BN_KERNEL(kind, types, ...)                                                                                    \
@@ -263,15 +329,18 @@ const struct cr_kernel cr_cuda_bn_kernels[] = {
               .optional_out = CR_OUT_BIT(bn_apply, mask), .accepts = bn_apply_accepts),
     BN_KERNEL(bn_grad_sums, CR_TYPES_FLOAT,
               .optional_in = CR_IN_BIT(bn_grad_sums, y) | CR_IN_BIT(bn_grad_sums, scale_bias),
-              .accepts = bn_grad_sums_accepts, .workspace = grad_sums_bytes),
+              .accepts = bn_grad_accepts, .workspace = grad_sums_bytes),
     BN_KERNEL(bn_grad_finalize, CR_TYPES_F32),
     BN_KERNEL(bn_grad_apply, CR_TYPES_FLOAT,
               .optional_in = CR_IN_BIT(bn_grad_apply, y) | CR_IN_BIT(bn_grad_apply, scale_bias),
-              .accepts     = bn_grad_apply_accepts),
+              .accepts     = bn_grad_accepts),
     BN_KERNEL(channel_scale, CR_TYPES_FLOAT),
     BN_KERNEL(relu_grad, CR_TYPES_FLOAT,
               .optional_in = CR_IN_BIT(relu_grad, add) | CR_IN_BIT(relu_grad, bn_x) | CR_IN_BIT(relu_grad, mean_rstd) |
                              CR_IN_BIT(relu_grad, bn2_x) | CR_IN_BIT(relu_grad, mean_rstd2),
               .optional_out = CR_OUT_BIT(relu_grad, grad_sums) | CR_OUT_BIT(relu_grad, grad_sums2),
               .accepts = relu_grad_accepts, .workspace = relu_grad_workspace),
+    BN_KERNEL(pool_bn_grad_sums, CR_TYPES_FLOAT, .accepts = pool_bn_accepts, .workspace = pool_bn_sums_bytes),
+    BN_KERNEL(pool_bn_grad_apply, CR_TYPES_FLOAT, .accepts = pool_bn_accepts),
+    BN_KERNEL(fold_bn, CR_TYPES_F32, .accepts = fold_bn_accepts),
     {0}};

@@ -1,18 +1,17 @@
-/* cuda/train/loss_kernels.c: kernel table for the loss, its gradient and the gradient norm. */
+/* cuda/train/loss_kernels.c: kernel table for the loss, knowledge distillation, their gradients and the
+ * gradient norm. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
 
 /* ---- loss, loss_grad ---- */
 
-/* The two ops have logits and labels in the same slots. */
+/* Both ops have these inputs in the same slots. */
 _Static_assert((int)CR_IN_loss_logits == (int)CR_IN_loss_grad_logits &&
-                   (int)CR_IN_loss_labels == (int)CR_IN_loss_grad_labels,
-               "both ops have the same slots");
-
-_Static_assert((int)CR_IN_loss_mixes == (int)CR_IN_loss_grad_mixes &&
+                   (int)CR_IN_loss_labels == (int)CR_IN_loss_grad_labels &&
+                   (int)CR_IN_loss_mixes == (int)CR_IN_loss_grad_mixes &&
                    (int)CR_IN_loss_class_weights == (int)CR_IN_loss_grad_class_weights,
-               "including mixes and class weights");
+               "slots of loss and loss_grad");
 
 static struct ck_loss loss_args(const struct cr_call *call) {
     const struct cr_tensor *logits = cuda_in(call->program, call->op, CR_IN_loss_logits);
@@ -52,6 +51,39 @@ static cr_status loss_grad_launch(struct cr_device *device, const struct cr_call
                                     call->out[CR_OUT_loss_grad_dx], cr_cuda_stream(device, call)));
 }
 
+/* ---- distill, distill_grad ---- */
+
+/* Both ops have the same slots (compiler/autodiff/grad_distill.c). */
+static struct ck_distill distill_args(const struct cr_call *call) {
+    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_distill_logits);
+    return (struct ck_distill){.type        = cuda_type(x),
+                               .x           = call->in[CR_IN_distill_logits],
+                               .teacher     = call->in[CR_IN_distill_teacher],
+                               .labels      = call->in[CR_IN_distill_labels],
+                               .samples     = x->dim[0],
+                               .elems       = cr_tensor_elems(x) / x->dim[0],
+                               .weight      = call->op->attr.distill.weight,
+                               .temperature = call->op->attr.distill.temperature};
+}
+
+static size_t distill_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_distill_logits);
+    (void)device;
+    return ck_distill_workspace(x->dim[0]);
+}
+
+static cr_status distill_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_distill args = distill_args(call);
+    return CUDA_STATUS(ck_distill(&args, call->in[CR_IN_distill_metrics], call->out[CR_OUT_distill_metrics],
+                                  call->workspace, cr_cuda_stream(device, call)));
+}
+
+static cr_status distill_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_distill args = distill_args(call);
+    return CUDA_STATUS(ck_distill_grad(&args, call->in[CR_IN_distill_grad_state], call->in[CR_IN_distill_grad_dy],
+                                       call->out[CR_OUT_distill_grad_dx], cr_cuda_stream(device, call)));
+}
+
 /* ---- grad_norm ---- */
 
 static size_t norm_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -68,11 +100,13 @@ static cr_status grad_norm_launch(struct cr_device *device, const struct cr_call
 
 /* ---- the table ---- */
 
-#define KERNEL(name, kind, ...)                                                                                        \
-    { CR_KERNEL("cuda." #name, kind, CR_MATH_F32), .launch = name##_launch, __VA_ARGS__ }
+#define KERNEL(kind, ...)                                                                                              \
+    { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .launch = kind##_launch, __VA_ARGS__ }
 #define MIXES_AND_WEIGHTS(kind) (CR_IN_BIT(kind, mixes) | CR_IN_BIT(kind, class_weights))
 const struct cr_kernel cr_cuda_loss_kernels[] = {
-    KERNEL(loss, loss, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss), .workspace = loss_workspace),
-    KERNEL(loss_grad, loss_grad, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss_grad)),
-    KERNEL(grad_norm, grad_norm, .dtypes = CR_TYPES_F32, .workspace = norm_workspace),
+    KERNEL(loss, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss), .workspace = loss_workspace),
+    KERNEL(loss_grad, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss_grad)),
+    KERNEL(distill, .dtypes = CR_TYPES_FLOAT, .workspace = distill_workspace),
+    KERNEL(distill_grad, .dtypes = CR_TYPES_FLOAT),
+    KERNEL(grad_norm, .dtypes = CR_TYPES_F32, .workspace = norm_workspace),
     {0}};

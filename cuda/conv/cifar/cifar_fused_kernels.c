@@ -73,31 +73,14 @@ static size_t forward_workspace(const struct cr_device *device, const struct cr_
     return cr_cuda_cifar_conv_workspace(device, p, &op->attr.fused.part[op->attr.fused.parts - 1]);
 }
 
-static struct ck_cifar_bn bn_of(const struct cr_call *finalize) {
-    const struct cr_program *p = finalize->program;
-    const struct cr_bn_attr *a = &finalize->op->attr.bn;
-    return (struct ck_cifar_bn){.rows   = finalize->in[CR_IN_bn_finalize_sums],
-                                .count  = (int)cr_sum_rows(IN(finalize->op, bn_finalize, sums)),
-                                .finish = {.gamma      = finalize->in[CR_IN_bn_finalize_gamma],
-                                           .beta       = finalize->in[CR_IN_bn_finalize_beta],
-                                           .old_mean   = finalize->in[CR_IN_bn_finalize_running_mean],
-                                           .old_var    = finalize->in[CR_IN_bn_finalize_running_var],
-                                           .scale_bias = finalize->out[CR_OUT_bn_finalize_scale_bias],
-                                           .mean_rstd  = finalize->out[CR_OUT_bn_finalize_mean_rstd],
-                                           .new_mean   = finalize->out[CR_OUT_bn_finalize_running_mean],
-                                           .new_var    = finalize->out[CR_OUT_bn_finalize_running_var],
-                                           .count      = a->count,
-                                           .eps        = a->eps,
-                                           .momentum   = a->momentum}};
-}
-
 static cr_status forward_launch(struct cr_device *device, const struct cr_call *call) {
     struct forward f;
     CR_ASSERT(find_forward(call->op, &f));
-    const struct cr_program *p        = call->program;
-    const struct cr_call    *finalize = call->part;
-    struct ck_cifar_conv     args     = cr_cuda_cifar_conv_of(&call->part[f.conv]);
-    args.before                       = bn_of(finalize);
+    const struct cr_program *p    = call->program;
+    struct ck_cifar_conv     args = cr_cuda_cifar_conv_of(&call->part[f.conv]);
+    args.before.rows              = call->part->in[CR_IN_bn_finalize_sums];
+    args.before.count             = (int)cr_sum_rows(IN(call->part->op, bn_finalize, sums));
+    args.before.finish            = cr_cuda_bn_finalize_args(call->part);
     if (f.apply >= 0) {
         const struct cr_call *apply = &call->part[f.apply];
         args.apply_x                = apply->in[CR_IN_bn_apply_x];
@@ -133,19 +116,11 @@ static size_t backward_workspace(const struct cr_device *device, const struct cr
 }
 
 static cr_status backward_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_program  *p        = call->program;
-    const struct cr_call     *finalize = call->part;
-    const struct cr_bn_attr  *a        = &finalize->op->attr.bn;
-    struct ck_cifar_conv_grad args     = cr_cuda_cifar_grad_of(&call->part[1]);
-    args.before = (struct ck_cifar_bn_grad){.rows   = finalize->in[CR_IN_bn_grad_finalize_grad_sums],
-                                            .count  = (int)cr_sum_rows(IN(finalize->op, bn_grad_finalize, grad_sums)),
-                                            .finish = {.gamma      = finalize->in[CR_IN_bn_grad_finalize_gamma],
-                                                       .mean_rstd  = finalize->in[CR_IN_bn_grad_finalize_mean_rstd],
-                                                       .dgamma     = finalize->out[CR_OUT_bn_grad_finalize_dgamma],
-                                                       .dbeta      = finalize->out[CR_OUT_bn_grad_finalize_dbeta],
-                                                       .coeffs     = finalize->out[CR_OUT_bn_grad_finalize_coeffs],
-                                                       .count      = a->count,
-                                                       .accumulate = a->accumulate}};
+    const struct cr_program  *p    = call->program;
+    struct ck_cifar_conv_grad args = cr_cuda_cifar_grad_of(&call->part[1]);
+    args.before.rows               = call->part->in[CR_IN_bn_grad_finalize_grad_sums];
+    args.before.count              = (int)cr_sum_rows(IN(call->part->op, bn_grad_finalize, grad_sums));
+    args.before.finish             = cr_cuda_bn_grad_finalize_args(call->part);
     return CUDA_STATUS(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors,
                                           cuda_of(device)->block_bytes, cr_cuda_stream(device, call)));
 }

@@ -126,11 +126,6 @@ CUDA_FAMILY_KERNEL(gram_dgrad, point_gram, ck_fused_conv, gram_dgrad_args)
 
 /* ---- the kernels ---- */
 
-#define DGRAD_SLOTS                                                                                                    \
-    .optional_in = CR_IN_BIT(conv_dgrad, add) | CR_IN_BIT(conv_dgrad, bn_x) | CR_IN_BIT(conv_dgrad, mean_rstd) |       \
-                   CR_IN_BIT(conv_dgrad, gamma) | CR_IN_BIT(conv_dgrad, beta),                                         \
-    .optional_out = CR_OUT_BIT(conv_dgrad, grad_sums)
-
 const struct cr_kernel cr_cuda_fused_conv_kernels[] = {
     {CUDA_HALF_KERNEL("point_conv", conv),
      .optional_in  = CR_IN_BIT(conv, scale_bias) | CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add),
@@ -144,8 +139,8 @@ const struct cr_kernel cr_cuda_fused_conv_kernels[] = {
      CUDA_FAMILY(stem)},
     {CUDA_HALF_KERNEL("split_conv", conv), .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add),
      CUDA_FAMILY(split_conv)},
-    {CUDA_HALF_KERNEL("point_dgrad", conv_dgrad), DGRAD_SLOTS, CUDA_FAMILY(point_dgrad)},
-    {CUDA_HALF_KERNEL("conv3x3_dgrad", conv_dgrad), DGRAD_SLOTS, CUDA_FAMILY(conv3x3_dgrad)},
+    {CUDA_HALF_KERNEL("point_dgrad", conv_dgrad), CUDA_DGRAD_SLOTS, CUDA_FAMILY(point_dgrad)},
+    {CUDA_HALF_KERNEL("conv3x3_dgrad", conv_dgrad), CUDA_DGRAD_SLOTS, CUDA_FAMILY(conv3x3_dgrad)},
     {CUDA_HALF_KERNEL("point_gram.dgrad", gram_dgrad),
      .optional_in  = CR_IN_BIT(gram_dgrad, scale_bias) | CR_IN_BIT(gram_dgrad, mean_rstd) | CR_IN_BIT(gram_dgrad, add),
      .optional_out = CR_OUT_BIT(gram_dgrad, grad_sums), CUDA_FAMILY(gram_dgrad)},

@@ -63,7 +63,6 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_conv(const __grid_cons
     using Tile = tile<T, COLUMNS, PARTS>;
     split_block<Tile>(p.plan, output<T, Tile::ROUNDS>(p));
 #else
-    (void)p;
     __trap();
 #endif
 }
