@@ -105,12 +105,12 @@ __global__ void __launch_bounds__(LINE_THREADS) sum_small(struct ck_sum_small su
 
 } // namespace
 
-extern "C" cudaError_t ck_sum_small(const struct ck_sum_small *sum, cudaStream_t stream) {
+cudaError_t ck_sum_small(const struct ck_sum_small *sum, cudaStream_t stream) {
     sum_small<<<ck_blocks(sum->elems, LINE_THREADS * LINE_ELEMS, CK_SUM_BLOCKS), LINE_THREADS, 0, stream>>>(*sum);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
+cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
     switch (sum->ranks) {
     case 2: return sum_run<2>(sum, multiprocessors, stream);
     case 3: return sum_run<3>(sum, multiprocessors, stream);
@@ -123,7 +123,7 @@ extern "C" cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multipro
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, cudaStream_t stream) {
+cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, cudaStream_t stream) {
     switch (type) {
     case CK_F16: return widen_run<__half>(x, y, elems, stream);
     case CK_BF16: return widen_run<__nv_bfloat16>(x, y, elems, stream);

@@ -270,22 +270,15 @@ static inline int64_t ck_gcd(int64_t a, int64_t b) {
 /* Runs the statement with T as the element type of `type`:  CK_BY_TYPE(type, launch<T>(...)); */
 #define CK_BY_TYPE(type, ...)                                                                                          \
     do {                                                                                                               \
-        switch (type) {                                                                                                \
-        case CK_F32: {                                                                                                 \
+        if ((type) == CK_F32) {                                                                                        \
             using T = float;                                                                                           \
             __VA_ARGS__;                                                                                               \
-            break;                                                                                                     \
-        }                                                                                                              \
-        case CK_F16: {                                                                                                 \
+        } else if ((type) == CK_F16) {                                                                                 \
             using T = __half;                                                                                          \
             __VA_ARGS__;                                                                                               \
-            break;                                                                                                     \
-        }                                                                                                              \
-        case CK_BF16: {                                                                                                \
+        } else {                                                                                                       \
             using T = __nv_bfloat16;                                                                                   \
             __VA_ARGS__;                                                                                               \
-            break;                                                                                                     \
-        }                                                                                                              \
         }                                                                                                              \
     } while (0)
 

@@ -63,5 +63,4 @@ cudaError_t ck_dense_bgrad(enum ck_type type, const void *dy, float *db, int64_t
     const dim3     threads(CK_WARP, SUM_WARPS);
     CK_BY_TYPE(type, return ck_launch(bgrad_kernel<T>, blocks, threads, 0, stream, (const T *)dy, db, rows, columns,
                                       accumulate));
-    return cudaErrorInvalidValue;
 }

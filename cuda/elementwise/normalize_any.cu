@@ -39,7 +39,7 @@ template <typename T> cudaError_t run(const struct ck_images *a, void *y, const 
 
 } // namespace
 
-extern "C" cudaError_t ck_normalize_any(const struct ck_images *a, enum ck_type type, void *y, cudaStream_t stream) {
+cudaError_t ck_normalize_any(const struct ck_images *a, enum ck_type type, void *y, cudaStream_t stream) {
     affine k = {};
     if (a->channels < 1 || a->channels > 4) return cudaErrorInvalidValue;
     for (int c = 0; c < a->channels; c++) {
@@ -47,5 +47,4 @@ extern "C" cudaError_t ck_normalize_any(const struct ck_images *a, enum ck_type 
         k.shift[c] = (float)(-(double)a->mean[c] / (double)a->std[c]);
     }
     CK_BY_TYPE(type, return run<T>(a, y, k, stream));
-    return cudaErrorInvalidValue;
 }

@@ -264,18 +264,15 @@ cudaError_t shortcut_by_type(enum ck_type type, const void *from, void *to, cons
 
 } // namespace
 
-extern "C" cudaError_t ck_relu(enum ck_type type, const void *x, void *y, int64_t elems, cudaStream_t stream) {
+cudaError_t ck_relu(enum ck_type type, const void *x, void *y, int64_t elems, cudaStream_t stream) {
     CK_BY_TYPE(type, return pointwise_run<relu_of, T>(x, x, y, elems, stream));
-    return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems,
-                              cudaStream_t stream) {
+cudaError_t ck_add(enum ck_type type, const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream) {
     CK_BY_TYPE(type, return pointwise_run<add_of, T>(a, b, y, elems, stream));
-    return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64_t elems, cudaStream_t stream) {
+cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64_t elems, cudaStream_t stream) {
     switch (type) {
     case CK_F16: return cast_run<__half>(x, y, elems, stream);
     case CK_BF16: return cast_run<__nv_bfloat16>(x, y, elems, stream);
@@ -284,24 +281,21 @@ extern "C" cudaError_t ck_cast(const float *x, enum ck_type type, void *y, int64
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N,
-                                    int64_t H, int64_t W, const float mean[3], const float std[3],
-                                    cudaStream_t stream) {
+cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N, int64_t H,
+                         int64_t W, const float mean[3], const float std[3], cudaStream_t stream) {
     affine k;
     for (int c = 0; c < 3; c++) {
         k.scale[c] = (float)(1 / (255 * (double)std[c]));
         k.shift[c] = (float)(-(double)mean[c] / (double)std[c]);
     }
     CK_BY_TYPE(type, return normalize_run<T>(images, boxes, y, N, H, W, k, stream));
-    return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const struct ck_window *w,
-                                       cudaStream_t stream) {
+cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const struct ck_window *w, cudaStream_t stream) {
     return shortcut_by_type(type, x, y, w, false, stream);
 }
 
-extern "C" cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w,
-                                            cudaStream_t stream) {
+cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w,
+                                 cudaStream_t stream) {
     return shortcut_by_type(type, dy, dx, w, true, stream);
 }

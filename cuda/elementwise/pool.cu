@@ -296,20 +296,17 @@ cudaError_t avgpool_grad_run(const void *dy, void *dx, int64_t N, int64_t pixels
 
 } // namespace
 
-extern "C" cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *scale_bias, void *y, uint8_t *index,
-                                  const struct ck_window *w, cudaStream_t stream) {
+cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *scale_bias, void *y, uint8_t *index,
+                       const struct ck_window *w, cudaStream_t stream) {
     BY_LANES(type, w->C, maxpool_run, x, scale_bias, y, index, w, stream);
-    return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_avgpool(enum ck_type type, const void *x, void *y, int64_t N, int64_t pixels, int64_t C,
-                                  cudaStream_t stream) {
+cudaError_t ck_avgpool(enum ck_type type, const void *x, void *y, int64_t N, int64_t pixels, int64_t C,
+                       cudaStream_t stream) {
     BY_LANES(type, C, avgpool_run, x, y, N, pixels, C, stream);
-    return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t pixels,
-                                       int64_t C, cudaStream_t stream) {
+cudaError_t ck_avgpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t pixels, int64_t C,
+                            cudaStream_t stream) {
     BY_LANES(type, C, avgpool_grad_run, dy, dx, N, pixels, C, stream);
-    return cudaErrorInvalidValue;
 }

@@ -103,8 +103,7 @@ cudaError_t maxpool_grad_run(const void *dy, const uint8_t *index, void *dx, con
 
 } // namespace
 
-extern "C" cudaError_t ck_maxpool_grad(enum ck_type type, const void *dy, const uint8_t *index, void *dx,
-                                       const struct ck_window *w, cudaStream_t stream) {
+cudaError_t ck_maxpool_grad(enum ck_type type, const void *dy, const uint8_t *index, void *dx,
+                            const struct ck_window *w, cudaStream_t stream) {
     BY_LANES(type, w->C, maxpool_grad_run, dy, index, dx, w, stream);
-    return cudaErrorInvalidValue;
 }

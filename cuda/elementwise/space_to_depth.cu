@@ -97,9 +97,8 @@ template <typename T> cudaError_t filter_run(const void *w, void *y, int64_t K, 
 
 } // namespace
 
-extern "C" cudaError_t ck_normalize_s2d(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y,
-                                        int64_t N, int64_t H, int64_t W, const float mean[3], const float std[3],
-                                        cudaStream_t stream) {
+cudaError_t ck_normalize_s2d(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N,
+                             int64_t H, int64_t W, const float mean[3], const float std[3], cudaStream_t stream) {
     affine k;
     for (int c = 0; c < COLOURS; c++) {
         k.scale[c] = (float)(1 / (255 * (double)std[c]));
@@ -107,15 +106,13 @@ extern "C" cudaError_t ck_normalize_s2d(const uint8_t *images, const int32_t *bo
     }
     if (H % 2 != 0 || W % 2 != 0) return cudaErrorInvalidValue;
     CK_BY_TYPE(type, return normalize_run<T>(images, boxes, y, N, H, W, k, stream));
-    return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_s2d_filter(enum ck_type type, const void *w, void *y, int64_t K, cudaStream_t stream) {
+cudaError_t ck_s2d_filter(enum ck_type type, const void *w, void *y, int64_t K, cudaStream_t stream) {
     CK_BY_TYPE(type, return filter_run<T>(w, y, K, stream));
-    return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t ck_s2d_filter_grad(const float *dy, float *dw, int64_t K, bool accumulate, cudaStream_t stream) {
+cudaError_t ck_s2d_filter_grad(const float *dy, float *dw, int64_t K, bool accumulate, cudaStream_t stream) {
     const int64_t elems = K * OLD_SIDE * OLD_SIDE * COLOURS;
     filter_grad<<<ck_blocks(elems, THREADS, INT32_MAX), THREADS, 0, stream>>>(dy, dw, elems, accumulate);
     return cudaGetLastError();

@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(THREADS, 3) coefficients_kernel(const ck_jpeg_
     if (!valid) batch.failed[im.place] = 1;
 }
 
-extern "C" cudaError_t ck_jpeg_coefficients(const struct ck_jpeg_batch *batch, cudaStream_t stream) {
+cudaError_t ck_jpeg_coefficients(const struct ck_jpeg_batch *batch, cudaStream_t stream) {
     coefficients_kernel<<<batch->images, THREADS, 0, stream>>>(*batch);
     return cudaGetLastError();
 }

@@ -147,7 +147,7 @@ template <typename Word> __global__ void __launch_bounds__(THREADS) down_kernel(
     }
 }
 
-extern "C" cudaError_t ck_jpeg_resize(const struct ck_jpeg_batch *b, cudaStream_t stream) {
+cudaError_t ck_jpeg_resize(const struct ck_jpeg_batch *b, cudaStream_t stream) {
     const unsigned images = (unsigned)b->images;
     axis_kernel<<<images, THREADS, 0, stream>>>(*b);
     across_kernel<<<dim3((unsigned)(b->rows + ROWS - 1) / ROWS, images), THREADS, (size_t)ROWS * b->columns * CHANNELS,

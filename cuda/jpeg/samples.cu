@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS) samples_kernel(const ck_jpeg_batch ba
         make_uint2(word[0], word[1]);
 }
 
-extern "C" cudaError_t ck_jpeg_samples(const struct ck_jpeg_batch *batch, cudaStream_t stream) {
+cudaError_t ck_jpeg_samples(const struct ck_jpeg_batch *batch, cudaStream_t stream) {
     const dim3 grid((unsigned)(batch->blocks + BLOCKS - 1) / BLOCKS, (unsigned)batch->images);
     samples_kernel<<<grid, THREADS, 0, stream>>>(*batch);
     return cudaGetLastError();

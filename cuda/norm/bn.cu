@@ -35,7 +35,6 @@ template <typename T> static size_t bn_sums_bytes(int64_t pixels, int64_t C, int
 }
 size_t ck_bn_sums_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors) {
     CK_BY_TYPE(type, return bn_sums_bytes<T>(pixels, channels, multiprocessors));
-    return 0;
 }
 
 template <typename T, int N>
@@ -51,7 +50,6 @@ cudaError_t ck_bn_sums(enum ck_type type, const void *x, float *sums, void *work
                                 ? bn_sums_run<T, ck_vector_elems<T>()>(x, sums, workspace, pixels, channels,
                                                                        multiprocessors, stream)
                                 : bn_sums_run<T, 1>(x, sums, workspace, pixels, channels, multiprocessors, stream));
-    return cudaErrorInvalidValue;
 }
 
 /* ---- per channel: C threads, in double; limiter: the launch ---- */

@@ -122,7 +122,6 @@ cudaError_t ck_bn_apply(const struct ck_bn_apply *a, int multiprocessors, cudaSt
     CK_BY_TYPE(a->type, return a->mask   ? apply_launch<T, true, true>(a, multiprocessors, stream)
                                : a->relu ? apply_launch<T, true, false>(a, multiprocessors, stream)
                                          : apply_launch<T, false, false>(a, multiprocessors, stream));
-    return cudaErrorInvalidValue;
 }
 
 template <typename T>
@@ -135,5 +134,4 @@ static cudaError_t scale_launch(const void *dy, const float *scale_bias, void *d
 cudaError_t ck_channel_scale(enum ck_type type, const void *dy, const float *scale_bias, void *dx, int64_t pixels,
                              int64_t channels, int multiprocessors, cudaStream_t stream) {
     CK_BY_TYPE(type, return scale_launch<T>(dy, scale_bias, dx, pixels, channels, multiprocessors, stream));
-    return cudaErrorInvalidValue;
 }

@@ -79,7 +79,6 @@ template <class Job> static auto grad_sums_by_type(const struct ck_bn_grad *a, c
     CK_BY_TYPE(a->type, return a->channels % ck_vector_elems<T>() == 0
                                    ? grad_sums_by_mask<T, ck_vector_elems<T>()>(a, job)
                                    : grad_sums_by_mask<T, 1>(a, job));
-    return decltype(grad_sums_by_mask<float, 4>(a, job)){};
 }
 
 struct grad_sums_sizes {
@@ -190,5 +189,4 @@ static cudaError_t grad_apply_by_mask(const struct ck_bn_grad *a, int multiproce
 
 cudaError_t ck_bn_grad_apply(const struct ck_bn_grad *a, int multiprocessors, cudaStream_t stream) {
     CK_BY_TYPE(a->type, return grad_apply_by_mask<T>(a, multiprocessors, stream));
-    return cudaErrorInvalidValue;
 }

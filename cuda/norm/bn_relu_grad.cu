@@ -56,14 +56,12 @@ template <typename T> size_t bytes(int64_t pixels, int64_t channels, int multipr
 
 } // namespace
 
-extern "C" size_t ck_bn_relu_grad_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors) {
+size_t ck_bn_relu_grad_workspace(enum ck_type type, int64_t pixels, int64_t channels, int multiprocessors) {
     CK_BY_TYPE(type, return bytes<T>(pixels, channels, multiprocessors));
-    return 0;
 }
 
-extern "C" cudaError_t ck_bn_relu_grad(const struct ck_bn_relu_grad *args, void *workspace, int multiprocessors,
-                                       cudaStream_t stream) {
+cudaError_t ck_bn_relu_grad(const struct ck_bn_relu_grad *args, void *workspace, int multiprocessors,
+                            cudaStream_t stream) {
     if (args->channels % 8 != 0) return cudaErrorInvalidValue;
     CK_BY_TYPE(args->type, return run<T>(args, workspace, multiprocessors, stream));
-    return cudaErrorInvalidValue;
 }

@@ -14,7 +14,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) fold_ker
         y[k * f.elems + i] = ck_round<T>(f.w[k * f.elems + i] * scale);
 }
 
-extern "C" cudaError_t ck_fold_bn(const struct ck_fold_bn *f, enum ck_type type, void *y, cudaStream_t stream) {
+cudaError_t ck_fold_bn(const struct ck_fold_bn *f, enum ck_type type, void *y, cudaStream_t stream) {
     const unsigned blocks = (unsigned)f->filters;
     if (type == CK_F16)
         fold_kernel<<<blocks, THREADS, 0, stream>>>(*f, (__half *)y);

@@ -342,19 +342,16 @@ bool fits(enum ck_type type, const struct ck_window *w) {
 
 extern "C" size_t ck_pool_bn_grad_sums_workspace(enum ck_type type, const struct ck_window *w, int multiprocessors) {
     CK_BY_TYPE(type, return pool_sums_bytes<T>(w, multiprocessors));
-    return 0;
 }
 
 extern "C" cudaError_t ck_pool_bn_grad_sums(const struct ck_pool_bn_grad *a, void *workspace, int multiprocessors,
                                             cudaStream_t stream) {
     if (!fits(a->type, &a->w)) return cudaErrorInvalidValue;
     CK_BY_TYPE(a->type, return pool_sums_run<T>(a, workspace, multiprocessors, stream));
-    return cudaErrorInvalidValue;
 }
 
 extern "C" cudaError_t ck_pool_bn_grad_apply(const struct ck_pool_bn_grad *a, int multiprocessors,
                                              cudaStream_t stream) {
     if (!fits(a->type, &a->w)) return cudaErrorInvalidValue;
     CK_BY_TYPE(a->type, return apply_run<T>(a, multiprocessors, stream));
-    return cudaErrorInvalidValue;
 }

@@ -130,7 +130,6 @@ cudaError_t ck_relu_grad(const struct ck_relu_grad *a, void *workspace, int mult
     if (!whole && (a->by == CK_MASK_BITS || a->bns > 0)) return cudaErrorInvalidValue;
     const relu_grad_job job = {a, workspace, multiprocessors, stream};
     CK_BY_TYPE(a->type, return job.run<T>());
-    return cudaErrorInvalidValue;
 }
 
 /* The same for all masks, with and without add: their kernels have the same number of sums and of resident blocks. */

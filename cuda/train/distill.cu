@@ -142,5 +142,4 @@ static cudaError_t launch_divergence_grad(const struct ck_distill *a, const doub
 cudaError_t ck_distill_grad(const struct ck_distill *a, const double *state, const void *dy, void *dx,
                             cudaStream_t stream) {
     CK_BY_TYPE(a->type, return launch_divergence_grad<T>(a, state, (const T *)dy, (T *)dx, stream));
-    return cudaErrorInvalidValue;
 }

@@ -213,8 +213,8 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-extern "C" cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *values,
-                               uint64_t seed, uint32_t purpose, double *state, cudaStream_t stream) {
+cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *values, uint64_t seed,
+                    uint32_t purpose, double *state, cudaStream_t stream) {
     if (tiles < 1 || tiles > INT32_MAX) return tiles ? cudaErrorInvalidValue : cudaSuccess;
     const uint2 key = make_uint2((uint32_t)seed, (uint32_t)(seed >> 32));
     init<<<(unsigned)tiles, THREADS, 0, stream>>>(table, params, values, key, purpose, state);

@@ -123,5 +123,4 @@ cudaError_t ck_loss_grad(const struct ck_loss *a, const struct ck_loss_options *
                          void *dx, cudaStream_t stream) {
     const struct problem p = problem_of(a, o);
     CK_BY_TYPE(a->type, return launch_loss_grad<T>(p, weight, state, (T *)dx, stream));
-    return cudaErrorInvalidValue;
 }

@@ -70,7 +70,6 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv3x3(const __grid
         worker.run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

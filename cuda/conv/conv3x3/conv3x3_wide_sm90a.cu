@@ -46,7 +46,6 @@ __global__ void __launch_bounds__(GROUPS *GROUP, 1) conv3x3_wide(const __grid_co
         if (threadIdx.x == (WORKERS + 1) * GROUP + 32) load_w<KIND != FORWARD>(p, shared);
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

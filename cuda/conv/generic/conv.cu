@@ -344,30 +344,28 @@ cudaError_t too_large(int64_t blocks) {
 
 } // namespace
 
-extern "C" cudaError_t ck_conv_forward(const struct ck_conv *v, const void *x, const void *w, void *y,
-                                       cudaStream_t stream) {
+cudaError_t ck_conv_forward(const struct ck_conv *v, const void *x, const void *w, void *y, cudaStream_t stream) {
     const int64_t blocks = tiles_of(v->N * v->P * v->Q) * tiles_of(v->K);
     if (too_large(blocks)) return too_large(blocks);
     CK_BY_TYPE(v->type, forward<T><<<(unsigned)blocks, THREADS, 0, stream>>>((const T *)x, (const T *)w, (T *)y, *v));
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t ck_conv_dgrad(const struct ck_conv *v, const void *dy, const void *w, void *dx,
-                                     cudaStream_t stream) {
+cudaError_t ck_conv_dgrad(const struct ck_conv *v, const void *dy, const void *w, void *dx, cudaStream_t stream) {
     const int64_t blocks = tiles_of(v->N * v->H * v->W) * tiles_of(v->C);
     if (too_large(blocks)) return too_large(blocks);
     CK_BY_TYPE(v->type, dgrad<T><<<(unsigned)blocks, THREADS, 0, stream>>>((const T *)dy, (const T *)w, (T *)dx, *v));
     return cudaGetLastError();
 }
 
-extern "C" size_t ck_conv_wgrad_workspace(const struct ck_conv *v, int multiprocessors) {
+size_t ck_conv_wgrad_workspace(const struct ck_conv *v, int multiprocessors) {
     int shares;
     (void)share_of(v, multiprocessors, &shares);
     return (size_t)shares * (size_t)(v->K * v->R * v->S * v->C) * sizeof(float);
 }
 
-extern "C" cudaError_t ck_conv_wgrad(const struct ck_conv *v, const void *x, const void *dy, float *dw, bool accumulate,
-                                     void *workspace, int multiprocessors, cudaStream_t stream) {
+cudaError_t ck_conv_wgrad(const struct ck_conv *v, const void *x, const void *dy, float *dw, bool accumulate,
+                          void *workspace, int multiprocessors, cudaStream_t stream) {
     int           shares;
     const int64_t share = share_of(v, multiprocessors, &shares), E = v->R * v->S * v->C, elems = v->K * E;
     const int64_t blocks = tiles_of(v->K) * tiles_of(E);
@@ -385,8 +383,6 @@ extern "C" cudaError_t ck_conv_wgrad(const struct ck_conv *v, const void *x, con
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add,
-                                      cudaStream_t stream) {
+cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream) {
     CK_BY_TYPE(type, return convert_add_run<T>(x, y, n, add, stream));
-    return cudaErrorInvalidValue;
 }

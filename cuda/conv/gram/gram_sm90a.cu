@@ -264,7 +264,6 @@ __global__ void __launch_bounds__(BLOCK, 1) gram_matrix(const __grid_constant__ 
         }
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

@@ -184,7 +184,6 @@ __global__ void __launch_bounds__(BLOCK, 1) wgrad(const __grid_constant__ params
         multiplier<T, A, ACT>(p, shared).run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

@@ -62,7 +62,6 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) int8_conv(const __gr
         worker<COLUMNS, HEIGHT, WORKERS, RESIDENT, CHUNK, SIGNED>(p, shared, group).run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

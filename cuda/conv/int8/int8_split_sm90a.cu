@@ -75,7 +75,6 @@ __global__ void __launch_bounds__(SPLIT_THREADS, 1) int8_split(const __grid_cons
     using Tile = tile<COLUMNS, PARTS, CHUNK, SIGNED>;
     split_block<Tile>(p.plan, output<Tile::ROUNDS>(p));
 #else
-    (void)p;
     __trap();
 #endif
 }

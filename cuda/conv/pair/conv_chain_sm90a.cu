@@ -93,7 +93,6 @@ __global__ void __launch_bounds__(THREADS, 1) conv_chain(const __grid_constant__
         worker<T, L, CHANNELS *(int)sizeof(T), box_tile, chain_params, !SHORTCUT>(p, shared, group).run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

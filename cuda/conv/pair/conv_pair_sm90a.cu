@@ -49,7 +49,6 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv_pair(const __gr
         worker<T, L, X_PANEL>(p, shared, group).run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

@@ -36,7 +36,6 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __g
 #if CK_HAS_SM90A
     point_block<T, COLUMNS, WORKERS, RESIDENT, MODE>(p, run_worker<MODE>());
 #else
-    (void)p;
     __trap();
 #endif
 }

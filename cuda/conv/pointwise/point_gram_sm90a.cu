@@ -32,7 +32,6 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_gram(const __g
 #if CK_HAS_SM90A
     point_block<T, COLUMNS, WORKERS, RESIDENT, MODE>(p, run_gram<MODE>());
 #else
-    (void)p;
     __trap();
 #endif
 }

@@ -72,7 +72,6 @@ __global__ void __launch_bounds__(threads_of(TEAMS *PARTS), TEAMS *PARTS == 1 ? 
         if (loader == 32) load_w(p, shared);
     }
 #else
-    (void)p;
     __trap();
 #endif
 }
@@ -236,10 +235,6 @@ template <typename T> cudaError_t start_as(const struct params *p, cudaStream_t 
 }
 
 } // namespace
-
-int ck_block_sparse_conv_configs(void) {
-    return CONFIG_COUNT;
-}
 
 void ck_block_sparse_conv_tile(int config, int tile[4]) {
     const struct tile_config no_config = {},

@@ -97,5 +97,4 @@ size_t ck_mma_sp_bytes(enum ck_type type, int64_t fragments, int64_t bands) {
 
 cudaError_t ck_mma_sp_fill(const struct ck_mma_sp_fill_args *args, cudaStream_t stream) {
     CK_BY_TYPE(args->type, return mma_sp::launch<T>(*args, stream));
-    return cudaErrorInvalidValue;
 }

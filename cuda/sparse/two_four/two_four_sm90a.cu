@@ -37,7 +37,6 @@ __global__ void __launch_bounds__(3 * GROUP, 1) conv_kernel(const __grid_constan
         worker.run();
     }
 #else
-    (void)p;
     __trap();
 #endif
 }

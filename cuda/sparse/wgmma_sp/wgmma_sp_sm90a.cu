@@ -112,7 +112,6 @@ __global__ void __launch_bounds__((block_shape<N, WORKERS>::GROUPS + WORKERS) * 
     else if (threadIdx.x % CK_WARP == 0)
         load<GROUPS, WORKERS>(p, shared, loader);
 #else
-    (void)p;
     __trap();
 #endif
 }
