@@ -144,7 +144,7 @@ static cr_status write_page(const struct cr_args *args, const struct page *p) {
     const char    *file   = args->value[CR_OPT_OVERLAY];
     struct cr_text png    = {0};
     cr_status      status = cr_image_encode_png(CR_OUTPUT_SHOW_SOFTWARE, p->rgb, p->width, p->height, &png);
-    if (status == CR_OK) status = cr_cmd_write_file(args, file, CR_OUTPUT_SHOW_PNG, png.data, png.length);
+    if (status == CR_OK) status = cr_cmd_write_file(args, file, CR_OUTPUT_SHOW_PNG, &png);
     cr_text_free(&png);
     return status;
 }

@@ -1,6 +1,5 @@
 /* cli/commands/eval.c: cresnet eval: accuracy and loss of weights on a split, per-class scores, the confusion matrix.
  */
-#include "cli/common/csv_fields.h"
 #include "cli/common/label_table.h"
 #include "cli/common/predictions_csv.h"
 #include "cli/common/reject_choice.h"
@@ -209,18 +208,13 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
 /* ---- the confusion matrix ---- */
 
 static cr_status write_matrix(const struct cr_args *args, const struct evaluation *e) {
-    struct cr_text csv  = {0};
-    const bool     list = e->confusion.classes > CR_CSV_TABLE_CLASSES;
-    (list ? cr_csv_add_cells : cr_csv_add_matrix)(&csv, &e->confusion, e->names.at);
-    cr_status status = csv.failed ? CR_NO_MEMORY(csv.length)
-                                  : cr_cmd_write_file(args, e->matrix, CR_OUTPUT_CONFUSION, csv.data, csv.length);
-    if (list)
+    struct cr_text csv = {0};
+    if (cr_csv_add_confusion(&csv, &e->confusion, e->names.at))
         cr_log(
             CR_LOG_INFO,
             "the confusion matrix of %d classes is a list: a line label,predicted,images for each cell that is not 0",
             e->confusion.classes);
-    cr_text_free(&csv);
-    return status;
+    return cr_cmd_write_file(args, e->matrix, CR_OUTPUT_CONFUSION, &csv);
 }
 
 /* ---- the table of predictions ---- */

@@ -14,7 +14,8 @@ struct plan {
     struct cr_cmd_source    source;
     struct cr_session       session; /* device, model and kernel times only */
     struct cr_program       program;
-    bool                    has_program, offline; /* offline: --target was given, the device is an offline device */
+    bool                    offline; /* --target was given, the device is an offline device */
+    enum cr_program_kind    kind;
     int64_t                 batch;
     struct cr_size_schedule sizes; /* of data.image_sizes; count 0 without it */
 };
@@ -25,8 +26,8 @@ static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_M
 
 /* Reads the sparsity pattern of a pruned network. A network that is pruned during training has no fixed pattern that
  * its training program could use. */
-static cr_status find_pattern(struct plan *p, enum cr_program_kind kind) {
-    const bool eval = kind == CR_PROGRAM_EVAL;
+static cr_status find_pattern(struct plan *p) {
+    const bool eval = p->kind == CR_PROGRAM_EVAL;
     return cr_session_sparsity_pattern(&p->session,
                                        eval || !cr_config_prunes(p->config) ? p->config->model.weights : NULL, eval);
 }
@@ -40,7 +41,7 @@ static cr_status train_size(const struct cr_config *c, struct cr_size_schedule *
     return CR_OK;
 }
 
-static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_program_kind kind) {
+static cr_status open_model(struct plan *p, const struct cr_args *args) {
     const struct cr_config         *c       = p->config;
     struct cr_session              *s       = &p->session;
     const struct cr_session_options options = {.kernel_times_from = p->source.folder, .retune = true};
@@ -59,8 +60,8 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
         CR_TRY(cr_session_device(c, false, &s->device, &real));
     CR_TRY(cr_model_open(c, classes, size, eval.size, &s->model));
     cr_model_set_real(&s->model, real);
-    if (kind != CR_PROGRAM_EVAL) CR_TRY(cr_session_attach_teacher(s, NULL, classes, real));
-    CR_TRY(find_pattern(p, kind));
+    if (p->kind != CR_PROGRAM_EVAL) CR_TRY(cr_session_attach_teacher(s, NULL, classes, real));
+    CR_TRY(find_pattern(p));
     CR_TRY(cr_args_int(args, CR_OPT_RANKS, 1, CR_COMM_RANKS_MAX, 1, &ranks));
     s->model.ranks = (int)ranks;
     if (!p->offline)
@@ -70,15 +71,8 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
     s->state.batch = c->train.batch;
     cr_session_limit(s, 0);
-    return s->state.batch ? CR_OK : cr_session_find_batch(s, 0);
-}
-
-/* Emits the program without compiling it. */
-static cr_status emit(struct plan *p, enum cr_program_kind kind) {
-    const struct cr_config *c = p->config;
-    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.state.batch;
-    CR_TRY(cr_model_program(&p->session.model, c, kind, p->batch, &p->program));
-    p->has_program = true;
+    if (!s->state.batch) CR_TRY(cr_session_find_batch(s, 0));
+    p->batch = p->kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : s->state.batch;
     return CR_OK;
 }
 
@@ -87,24 +81,21 @@ static size_t need_of(const struct plan *p) {
     return cr_memory_need(p->session.device, &p->session.model.store, all, 1);
 }
 
-static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *until) {
-    const struct cr_config *c = p->config;
-    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.state.batch;
+static cr_status compile(struct plan *p, const char *until) {
     do {
         cr_program_free(&p->program);
-        CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
+        CR_TRY(cr_session_compile(&p->session, p->kind, p->batch, until, &p->program));
     } while (!p->session.device->caps.host_memory && cr_session_needs_limit(&p->session, need_of(p)));
-    p->has_program = true;
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
 }
 
 /* Adds the fusion candidates of all convolutions and the chosen fusions. */
-static cr_status print_choices(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
+static cr_status print_choices(struct plan *p, struct cr_text *out) {
     const struct cr_cost_model model = cr_session_cost_model(&p->session);
     if (!p->config->train.fuse)
         return cr_config_fail(p->config, "train.fuse", "no op is fused, so --choices has nothing to print");
-    CR_TRY(emit(p, kind));
+    CR_TRY(cr_model_program(&p->session.model, p->config, p->kind, p->batch, &p->program));
     CR_TRY(cr_pass_fold(&p->program, &model)); /* fold and gram run before fusions are chosen */
     CR_TRY(cr_pass_gram(&p->program, &model, p->config->train.gram_bn));
     cr_text_add(out, "program %s, batch %lld, on %s; kernel times are %s\n", p->program.name, (long long)p->batch,
@@ -156,22 +147,21 @@ static cr_status print_table(struct plan *p, struct cr_text *out) {
 }
 
 /* Compiles the program of one size of data.image_sizes, which the caller frees. */
-static cr_status compile_size(struct plan *p, enum cr_program_kind kind, const char *until, int k,
-                              struct cr_program *program) {
+static cr_status compile_size(struct plan *p, const char *until, int k, struct cr_program *program) {
     struct cr_model *model   = &p->session.model;
     const int64_t    largest = model->image_size;
     model->image_size        = p->sizes.size[k];
-    const cr_status status   = cr_session_compile(&p->session, kind, p->batch, until, program);
+    const cr_status status   = cr_session_compile(&p->session, p->kind, p->batch, until, program);
     model->image_size        = largest;
     return status;
 }
 
 /* Fills size[] with the numbers of all sizes of data.image_sizes. */
-static cr_status measure_sizes(struct plan *p, enum cr_program_kind kind, struct cr_plan_size *size) {
+static cr_status measure_sizes(struct plan *p, struct cr_plan_size *size) {
     for (int k = 0; k < p->sizes.count; k++) {
         struct cr_program  one;
         struct cr_program *program = k == cr_size_largest(&p->sizes) ? &p->program : &one;
-        if (program == &one) CR_TRY(compile_size(p, kind, NULL, k, &one));
+        if (program == &one) CR_TRY(compile_size(p, NULL, k, &one));
         size[k] = (struct cr_plan_size){.image_size  = p->sizes.size[k],
                                         .from_epoch  = p->sizes.epoch[k],
                                         .peak_bytes  = program->region_bytes[CR_REGION_POOL],
@@ -183,15 +173,15 @@ static cr_status measure_sizes(struct plan *p, enum cr_program_kind kind, struct
 }
 
 /* Adds the numbers as JSON. Planning is fast and deterministic, so it is repeated here to measure its time. */
-static cr_status print_json(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
+static cr_status print_json(struct plan *p, struct cr_text *out) {
     const struct cr_device *device = p->session.device;
     const int64_t           start  = cr_time_ns();
     struct cr_plan_size     size[CR_SIZES_MAX];
     struct cr_plan_numbers  numbers = {.device = device->caps.text, .batch = p->batch, .size = size};
     CR_TRY(cr_pass_plan(&p->program, device->caps.alignment, p->config->memory.reuse));
     numbers.plan_ms = (double)(cr_time_ns() - start) * 1e-6;
-    if (kind != CR_PROGRAM_EVAL) { /* evaluation has one size */
-        CR_TRY(measure_sizes(p, kind, size));
+    if (p->kind != CR_PROGRAM_EVAL) { /* evaluation has one size */
+        CR_TRY(measure_sizes(p, size));
         numbers.sizes = p->sizes.count;
     }
     cr_plan_print_json(&p->program, p->config, &numbers, out);
@@ -201,23 +191,19 @@ static cr_status print_json(struct plan *p, enum cr_program_kind kind, struct cr
 static cr_status write_svg(const struct cr_args *args, const struct cr_program *program) {
     struct cr_text svg = {0};
     cr_pool_svg(&svg, program, true);
-    const cr_status status =
-        svg.failed ? CR_NO_MEMORY(svg.length)
-                   : cr_cmd_write_file(args, args->value[CR_OPT_SVG], CR_OUTPUT_POOL_SVG, svg.data, svg.length);
-    cr_text_free(&svg);
-    return status;
+    return cr_cmd_write_file(args, args->value[CR_OPT_SVG], CR_OUTPUT_POOL_SVG, &svg);
 }
 
 /* Adds the plans of the sizes of data.image_sizes, without the largest, whose program is compiled already, and a
  * heading for that one. All programs share one pool, as large as the largest needs. */
-static cr_status print_sizes(struct plan *p, enum cr_program_kind kind, const char *until, struct cr_text *out) {
+static cr_status print_sizes(struct plan *p, const char *until, struct cr_text *out) {
     const struct cr_size_schedule *sizes   = &p->sizes;
     const int                      largest = cr_size_largest(sizes);
-    if (kind == CR_PROGRAM_EVAL || sizes->count < 2) return CR_OK;
+    if (p->kind == CR_PROGRAM_EVAL || sizes->count < 2) return CR_OK;
     for (int k = 0; k < sizes->count; k++) {
         struct cr_program one;
         if (k == largest) continue;
-        CR_TRY(compile_size(p, kind, until, k, &one));
+        CR_TRY(compile_size(p, until, k, &one));
         cr_text_add(out, "images of %d pixels, from epoch %lld on:\n", sizes->size[k], (long long)sizes->epoch[k] + 1);
         cr_plan_print_summary(&one, out);
         cr_text_add(out, "\n");
@@ -228,15 +214,14 @@ static cr_status print_sizes(struct plan *p, enum cr_program_kind kind, const ch
     return CR_OK;
 }
 
-static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
-                            struct cr_text *out) {
+static cr_status print_plan(struct plan *p, const struct cr_args *args, struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
-    CR_TRY(open_model(p, args, kind));
-    if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, out);
-    CR_TRY(compile(p, kind, after));
+    CR_TRY(open_model(p, args));
+    if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, out);
+    CR_TRY(compile(p, after));
     if (cr_args_has(args, CR_OPT_SVG)) CR_TRY(write_svg(args, &p->program));
     if (cr_args_has(args, CR_OPT_JSON))
-        CR_TRY(print_json(p, kind, out));
+        CR_TRY(print_json(p, out));
     else if (cr_args_has(args, CR_OPT_CSV))
         cr_plan_print_csv(&p->program, out);
     else if (cr_args_has(args, CR_OPT_LIFETIMES))
@@ -246,7 +231,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
     else {
         CR_TRY(print_table(p, out));
         cr_text_add(out, "\n");
-        CR_TRY(print_sizes(p, kind, after, out));
+        CR_TRY(print_sizes(p, after, out));
         cr_plan_print_summary(&p->program, out);
         if (p->session.limit) cr_text_add(out, "\n");
         print_fit(p, out);
@@ -256,7 +241,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
 }
 
 static void plan_close(struct plan *p) {
-    if (p->has_program) cr_program_free(&p->program);
+    cr_program_free(&p->program);
     cr_session_close(&p->session);
     cr_config_close(p->config);
     cr_cmd_source_free(&p->source);
@@ -264,28 +249,27 @@ static void plan_close(struct plan *p) {
 
 /* Each form of output excludes the others. `early`: the program is printed after a pass that is not the last one. */
 static cr_status check_options(const struct cr_args *args, bool early) {
-    if (early && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
+    const bool json = cr_args_has(args, CR_OPT_JSON), csv = cr_args_has(args, CR_OPT_CSV),
+               svg     = cr_args_has(args, CR_OPT_SVG);
+    const bool program = cr_args_has(args, CR_OPT_PROGRAM), choices = cr_args_has(args, CR_OPT_CHOICES);
+    if (early && (json || csv))
         return cr_args_fail(args, "--after %s: the memory pool (--json, --csv) exists only after the last pass",
                             args->value[CR_OPT_AFTER]);
-    if (cr_args_has(args, CR_OPT_CHOICES) &&
-        (early || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
+    if (choices && (early || json || csv || program))
         return cr_args_fail(args, "--choices prints its own table: leave --after, --program, --json and --csv out; "
                                   "cresnet profile --json has the kernel and the time of each op");
-    if (cr_args_has(args, CR_OPT_LIFETIMES) &&
-        (early || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) ||
-         cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_PROGRAM)))
+    if (cr_args_has(args, CR_OPT_LIFETIMES) && (early || json || csv || choices || program))
         return cr_args_fail(args, "--lifetimes prints its own table: leave --after, --program, --json, --csv and "
                                   "--choices out");
-    if (cr_args_has(args, CR_OPT_SVG) && (early || cr_args_has(args, CR_OPT_CHOICES)))
+    if (svg && (early || choices))
         return cr_args_fail(args, "--svg draws the memory pool, which exists only after the last pass: leave --after "
                                   "and --choices out");
-    if (cr_args_has(args, CR_OPT_REPLACE) && !cr_args_has(args, CR_OPT_SVG))
+    if (cr_args_has(args, CR_OPT_REPLACE) && !svg)
         return cr_args_fail(args, "--force needs --svg FILE, which it replaces: leave it out");
     if (cr_args_has(args, CR_OPT_KERNEL_TIMES) && !cr_args_has(args, CR_OPT_TARGET))
         return cr_args_fail(args,
                             "--kernel-times needs --target: without it the kernel times of this machine are used");
-    const bool json = cr_args_has(args, CR_OPT_JSON), csv = cr_args_has(args, CR_OPT_CSV);
-    if (json + csv + (cr_args_has(args, CR_OPT_PROGRAM) || cr_args_has(args, CR_OPT_AFTER)) > 1)
+    if (json + csv + (program || cr_args_has(args, CR_OPT_AFTER)) > 1)
         return cr_args_fail(args, "--json, --csv and --program or --after exclude each other: give one of them");
     return CR_OK;
 }
@@ -301,14 +285,14 @@ cr_status cr_cmd_plan(const struct cr_args *args, struct cr_result *out) {
     if (cr_args_has(args, CR_OPT_SVG)) CR_TRY(cr_cmd_output_check(args, args->value[CR_OPT_SVG], CR_OUTPUT_POOL_SVG));
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
-    enum cr_program_kind kind = which_kinds[which];
+    p.kind = which_kinds[which];
     /* With micro-batches there is no program `step`. The last micro-step contains the update and needs the most memory.
      */
-    if (!cr_args_has(args, CR_OPT_WHICH) && p.config->train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
-    CR_TRY_OUT(print_plan(&p, args, kind, &out->text));
+    if (!cr_args_has(args, CR_OPT_WHICH) && p.config->train.accumulate > 1) p.kind = CR_PROGRAM_MICRO_LAST;
+    CR_TRY_OUT(print_plan(&p, args, &out->text));
     CR_TRY_OUT(cr_cmd_print(&out->text));
     /* the plan is printed, but a script must see that it exceeds the limit */
-    if (p.has_program && !pass && p.session.limit && need_of(&p) > p.session.limit)
+    if (!pass && p.session.limit && need_of(&p) > p.session.limit)
         CR_TRY_OUT(cr_session_limit_missed(&p.session, need_of(&p)));
 out:
     plan_close(&p);

@@ -40,12 +40,10 @@ static cr_status add_pattern(const struct cr_args *args, const char *text, size_
     case 4: r->unstructured = true; return CR_OK;
     default: break;
     }
-    struct cr_text allowed = {0};
-    cr_words_list(words, &allowed);
-    const cr_status status = cr_args_fail(args, "--pattern: \"%.*s\" is no pattern for a target: choose from %s",
-                                          (int)CR_MIN(length, 40), text, allowed.data ? allowed.data : words);
-    cr_text_free(&allowed);
-    return status;
+    char allowed[128];
+    cr_words_list(words, allowed, sizeof allowed);
+    return cr_args_fail(args, "--pattern: \"%.*s\" is no pattern for a target: choose from %s", (int)CR_MIN(length, 40),
+                        text, allowed);
 }
 
 const char *cr_prune_pattern_key(const struct cr_args *args, char *buffer, size_t size) {

@@ -19,18 +19,14 @@ static const char *name_of(int id) {
 
 /* ---- messages ---- */
 
-static cr_status fail_with_hint(enum cr_command_id command, const char *what) {
-    const char *name = cr_command(command)->name;
-    return CR_FAIL(CR_ERR_USAGE, "%s; see cresnet %s%s", what, name, command == CR_CMD_HELP ? "" : " --help");
-}
-
 cr_status cr_args_fail(const struct cr_args *args, const char *fmt, ...) {
     char    what[1000];
     va_list list;
     va_start(list, fmt);
     vsnprintf(what, sizeof what, fmt, list);
     va_end(list);
-    return fail_with_hint(args->command, what);
+    return CR_FAIL(CR_ERR_USAGE, "%s; see cresnet %s%s", what, cr_command(args->command)->name,
+                   args->command == CR_CMD_HELP ? "" : " --help");
 }
 
 cr_status cr_args_max_operands(const struct cr_args *args, int max) {
@@ -122,24 +118,20 @@ static cr_status foreign_option(const struct cr_args *args, int id, const char *
                         cr_command(args->command)->name, advice_for(id));
 }
 
-/* Adds the option or the key that a name of another trainer (--batch-size) stands for. */
-static bool add_other_name(const struct cr_args *args, const char *word, char *what, size_t bytes) {
-    const struct cr_key *key = cr_key_of_any_name(word);
-    char                 dotted[64];
-    if (!key || !belongs(CR_OPT_SET, args->command)) return false;
+/* The name that another trainer has for a key (--batch-size): names the option or the key. */
+static cr_status other_name(const struct cr_args *args, const char *word, const struct cr_key *key) {
+    char dotted[64];
     snprintf(dotted, sizeof dotted, "%s.%s", key->section, key->name);
     for (int i = 0; i < CR_OPT_COUNT; i++) {
         const char *stands_for = cr_cli_option((enum cr_option_id)i)->key;
-        if (!belongs(i, args->command) || !stands_for || strcmp(stands_for, dotted) != 0) continue;
-        snprintf(what, bytes, "unknown option --%s (did you mean --%s?)", word, name_of(i));
-        return true;
+        if (belongs(i, args->command) && stands_for && strcmp(stands_for, dotted) == 0)
+            return cr_args_fail(args, "unknown option --%s (did you mean --%s?)", word, name_of(i));
     }
-    snprintf(what, bytes, "unknown option --%s (did you mean %s=VALUE?)", word, dotted);
-    return true;
+    return cr_args_fail(args, "unknown option --%s (did you mean %s=VALUE?)", word, dotted);
 }
 
 static cr_status unknown_option(const struct cr_args *args, const char *name, size_t length) {
-    char        word[64], shown[80], what[300];
+    char        word[64], shown[80];
     const char *names[CR_OPT_COUNT] = {0};
     snprintf(word, sizeof word, "%.*s", (int)CR_MIN(length, sizeof word - 1), name);
     snprintf(shown, sizeof shown, "--%s", word);
@@ -149,13 +141,11 @@ static cr_status unknown_option(const struct cr_args *args, const char *name, si
         else if (strcmp(name_of(i), word) == 0)
             return foreign_option(args, i, shown);
     }
+    const struct cr_key *key = belongs(CR_OPT_SET, args->command) ? cr_key_of_any_name(word) : NULL;
+    if (key) return other_name(args, word, key);
     const char *hint = nearest(word, names, CR_OPT_COUNT);
-    if (add_other_name(args, word, what, sizeof what)) return fail_with_hint(args->command, what);
-    if (hint)
-        snprintf(what, sizeof what, "unknown option --%s (did you mean --%s?)", word, hint);
-    else
-        snprintf(what, sizeof what, "unknown option --%s", word);
-    return fail_with_hint(args->command, what);
+    return hint ? cr_args_fail(args, "unknown option --%s (did you mean --%s?)", word, hint)
+                : cr_args_fail(args, "unknown option --%s", word);
 }
 
 /* ---- parsing ---- */
@@ -326,10 +316,7 @@ cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, int *ou
     if (!text) return CR_OK;
     *out = cr_word_index(words, text, strlen(text));
     if (*out >= 0) return CR_OK;
-    struct cr_text allowed = {0};
-    cr_words_list(words, &allowed);
-    const cr_status status =
-        cr_args_fail(args, "--%s %s: must be one of %s", name_of(id), text, allowed.data ? allowed.data : words);
-    cr_text_free(&allowed);
-    return status;
+    char allowed[128];
+    cr_words_list(words, allowed, sizeof allowed);
+    return cr_args_fail(args, "--%s %s: must be one of %s", name_of(id), text, allowed);
 }

@@ -13,118 +13,19 @@
 
 #include "core/base.h"
 
+#define COMMAND(id, ...) CR_CMD_##id,
 enum cr_command_id {
-    CR_CMD_TRAIN,
-    CR_CMD_FINETUNE,
-    CR_CMD_SWEEP,
-    CR_CMD_LR_FIND,
-    CR_CMD_EVAL,
-    CR_CMD_PREDICT,
-    CR_CMD_FEATURES,
-    CR_CMD_EXPLAIN,
-    CR_CMD_REPORT,
-    CR_CMD_PLAN,
-    CR_CMD_CHECK,
-    CR_CMD_BENCH,
-    CR_CMD_PROFILE,
-    CR_CMD_PRUNE,
-    CR_CMD_COMPRESS,
-    CR_CMD_QUANTIZE,
-    CR_CMD_EXPORT,
-    CR_CMD_DATA,
-    CR_CMD_CONFIG,
-    CR_CMD_HELP,
-    CR_CMD_COUNT,
+#include "cli/common/commands.def"
+    CR_CMD_COUNT
 };
+#undef COMMAND
 
-enum cr_option_id { /* in the order of --help */
-                    CR_OPT_RESUME,
-                    CR_OPT_FORCE,
-                    CR_OPT_REPLACE,
-                    CR_OPT_START_WEIGHTS,
-                    CR_OPT_MODEL,
-                    CR_OPT_MINUTES,
-                    CR_OPT_JOBS,
-                    CR_OPT_DRY_RUN,
-                    CR_OPT_TRAIN_STEPS,
-                    CR_OPT_LR_STEPS,
-                    CR_OPT_MIN_LR,
-                    CR_OPT_MAX_LR,
-                    CR_OPT_GPUS,
-                    CR_OPT_RANKS,
-                    CR_OPT_SPLIT,
-                    CR_OPT_TTA,
-                    CR_OPT_PER_CLASS,
-                    CR_OPT_TEMPERATURE,
-                    CR_OPT_CONFUSION,
-                    CR_OPT_PREDICTIONS_CSV,
-                    CR_OPT_REJECT_RATE,
-                    CR_OPT_REJECT,
-                    CR_OPT_TOP,
-                    CR_OPT_CLASS,
-                    CR_OPT_MAP_CSV,
-                    CR_OPT_NO_EVAL,
-                    CR_OPT_COMPARE,
-                    CR_OPT_LAST,
-                    CR_OPT_STEP,
-                    CR_OPT_EMA,
-                    CR_OPT_NO_EMA,
-                    CR_OPT_PROGRAM,
-                    CR_OPT_AFTER,
-                    CR_OPT_CHOICES,
-                    CR_OPT_LIFETIMES,
-                    CR_OPT_WHICH,
-                    CR_OPT_CSV,
-                    CR_OPT_SVG,
-                    CR_OPT_TARGET,
-                    CR_OPT_KERNEL_TIMES,
-                    CR_OPT_DEVICES,
-                    CR_OPT_BENCH_STEPS,
-                    CR_OPT_ORDER,
-                    CR_OPT_TRAINER_SPEED,
-                    CR_OPT_RAW,
-                    CR_OPT_JPEG,
-                    CR_OPT_SPARSITY,
-                    CR_OPT_SCOPE,
-                    CR_OPT_PATTERN,
-                    CR_OPT_BUDGET,
-                    CR_OPT_EXEMPT,
-                    CR_OPT_TARGET_MS,
-                    CR_OPT_SPEEDUP,
-                    CR_OPT_PRUNE_BATCH,
-                    CR_OPT_PRUNE_FLOPS,
-                    CR_OPT_IMPORTANCE,
-                    CR_OPT_MULTIPLE,
-                    CR_OPT_RECALIBRATE,
-                    CR_OPT_KEEP_SHAPE,
-                    CR_OPT_QUANT_IMAGES,
-                    CR_OPT_QUANT_METHOD,
-                    CR_OPT_REDUCE_RANGE,
-                    CR_OPT_MAX_DROP,
-                    CR_OPT_INT8,
-                    CR_OPT_EXPORT_FILE,
-                    CR_OPT_OVERLAY,
-                    CR_OPT_ARRAYS,
-                    CR_OPT_ONNX,
-                    CR_OPT_FOLD,
-                    CR_OPT_PREPARE,
-                    CR_OPT_DYNAMIC,
-                    CR_OPT_JSON,
-                    CR_OPT_DEVICE,
-                    CR_OPT_WEIGHTS,
-                    CR_OPT_OUTPUT,
-                    CR_OPT_BATCH,
-                    CR_OPT_WORKERS,
-                    CR_OPT_THREADS,
-                    CR_OPT_EPOCHS,
-                    CR_OPT_LR,
-                    CR_OPT_SEED,
-                    CR_OPT_SET,
-                    CR_OPT_QUIET,
-                    CR_OPT_VERSION,
-                    CR_OPT_HELP,
-                    CR_OPT_COUNT,
+#define OPTION(id, ...) CR_OPT_##id,
+enum cr_option_id {
+#include "cli/common/options.def"
+    CR_OPT_COUNT
 };
+#undef OPTION
 
 struct cr_cli_option {
     const char *name;     /* without the two dashes */
@@ -189,8 +90,8 @@ CR_MUST cr_status cr_args_real(const struct cr_args *args, enum cr_option_id id,
 const char *cr_option_words(enum cr_command_id command, enum cr_option_id id);
 /* Returns the index of text[0..length) in a list of words separated by blanks, or -1. */
 int cr_word_index(const char *words, const char *text, size_t length);
-/* Adds the words separated by ", ". */
-void cr_words_list(const char *words, struct cr_text *out);
+/* Writes the words separated by ", ". */
+void cr_words_list(const char *words, char *out, size_t bytes);
 /* Sets *out to the index of the option's value in cr_option_words, or to 0, the index of the default word, when the
  * option was not given. CR_ERR_USAGE for another word. */
 CR_MUST cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, int *out);

@@ -14,8 +14,9 @@
 #include "core/output_file.h"
 #include "runtime/executor.h"
 
-struct cr_session;
+struct cr_confusion; /* session/scores/confusion.h */
 struct cr_dataset;
+struct cr_session;
 
 /* ---- commands (cli/commands/, cli/bench/bench.c, cli/report/report.c) ---- */
 
@@ -26,14 +27,9 @@ struct cr_result {
 };
 /* Runs a command. */
 typedef cr_status cr_command_fn(const struct cr_args *args, struct cr_result *out);
-cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_cmd_plan, cr_cmd_check, cr_cmd_bench;
-cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help, cr_cmd_quantize;
-cr_command_fn     cr_cmd_lr_find, cr_cmd_explain;
-cr_command_fn     cr_cmd_config_copy; /* cli/commands/config.c */
-cr_command_fn     cr_cmd_features;    /* cli/features/command.c */
-cr_command_fn     cr_cmd_finetune;    /* cli/finetune/command.c */
-cr_command_fn     cr_cmd_sweep;       /* cli/sweep/command.c */
-cr_command_fn     cr_cmd_compress;    /* cli/compress/command.c */
+#define COMMAND(id, function, ...) cr_command_fn cr_cmd_##function;
+#include "cli/common/commands.def"
+#undef COMMAND
 
 /* Runs the function of args->command and prints its text (cli/command_table.c). For main only. */
 CR_MUST cr_status cr_command_run(const struct cr_args *args, int *signal_taken);
@@ -93,13 +89,23 @@ CR_MUST cr_status cr_cmd_input_image(const struct cr_args *args, const char **pa
 /* Checks before the work whether the file that an option names may be written (core/output_file.h): --force of the
  * command replaces any file. Standard output always may. */
 CR_MUST cr_status cr_cmd_output_check(const struct cr_args *args, const char *file, enum cr_output_kind kind);
-/* Writes the bytes to the file that an option names, or to standard output, with the errors of cr_cmd_print. */
+/* Writes the text to the file that an option names, or to standard output, and frees it; the errors of cr_cmd_print. */
 CR_MUST cr_status cr_cmd_write_file(const struct cr_args *args, const char *file, enum cr_output_kind kind,
-                                    const void *bytes, size_t count);
+                                    struct cr_text *text);
 /* The same for a file that `write` creates or replaces at the path that it is given. For standard output and devices
  * this path lies in a temporary folder, which is removed. CR_ERR_USAGE when standard output is a terminal. */
 CR_MUST cr_status cr_cmd_write_with(const struct cr_args *args, const char *file, enum cr_output_kind kind,
                                     cr_status (*write)(const void *context, const char *path), const void *context);
+
+/* cli/common/csv_fields.c: adds a field of a CSV file, quoted as RFC 4180 says, as valid UTF-8. Spreadsheet programs take
+ * a field that begins with = + - @, a tab or a line break for a formula, also in quotes. Names of files and classes come
+ * from datasets of others: such a text begins with an apostrophe, such a path with "./", and so still names the file. */
+void cr_csv_add_text(struct cr_text *out, const char *text);
+void cr_csv_add_path(struct cr_text *out, const char *path);
+/* Adds the confusion matrix as a table: a row for each label, a column for each predicted class. With thousands of
+ * classes, a list with a line for each cell that is not 0, by label and predicted class; the result is then true.
+ * names: [classes] */
+bool cr_csv_add_confusion(struct cr_text *out, const struct cr_confusion *confusion, const char *const *names);
 
 /* ---- the configuration ---- */
 
@@ -226,7 +232,7 @@ void cr_doc_markdown_keys(struct cr_text *out); /* cli/docs/config_markdown.c: d
 void cr_doc_bash(struct cr_text *out);          /* cli/docs/completion.c: shell completion */
 void cr_doc_zsh(struct cr_text *out);
 
-/* cli/common/new_run.c: CR_ERR_CONFIG when the folder holds a run or other files. */
+/* CR_ERR_CONFIG when the folder holds a run or other files. */
 CR_MUST cr_status cr_cmd_check_new_run(const char *folder);
 /* Makes the run folder and locks it while `write` writes a checkpoint with this configuration there. A folder that was
  * made for it is removed after a failure. */

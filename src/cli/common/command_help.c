@@ -192,7 +192,7 @@ static const char about_data[] =
     "data verify CONFIG|DIR|FILE ...: verifies packed files (checksums, index, every image), or decodes every image\n"
     "                 of a dataset. Names unreadable images (exit code 1) and duplicates. -j N: threads.\n";
 
-static const char about_config[] =
+static const char about_config_copy[] =
     "Copies a configuration that is installed with cresnet into the current folder, to be changed there; the\n"
     "configurations that it includes are copied too. A file of that name is not replaced. Without a name it lists\n"
     "the installed configurations. Other commands find them by name without a copy: cresnet train demo.ini.\n"
@@ -247,43 +247,11 @@ static const char about_lr_find[] =
     "  cresnet lr-find checkpoints/demo data.kind=folder data.root=DIR\n";
 
 #define KEYS "[section.key=value ...] [options]"
-static const struct cr_command commands[CR_CMD_COUNT] = {
-    [CR_CMD_TRAIN]    = {"train", "train a network", "CONFIG|--resume RUN " KEYS, about_train},
-    [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "[OLD_RUN] DIR " KEYS,
-                         about_finetune},
-    [CR_CMD_SWEEP] = {"sweep", "train with every combination of listed values", "CONFIG section.key=A,B,... [options]",
-                      about_sweep},
-    [CR_CMD_LR_FIND]  = {"lr-find", "suggest a learning rate, from short trainings in memory", "CONFIG|RUN " KEYS,
-                         about_lr_find},
-    [CR_CMD_EVAL]     = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
-    [CR_CMD_PREDICT]  = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
-    [CR_CMD_FEATURES] = {"features", "write the features of images as an array of numpy",
-                         "RUN|CONFIG DIR|CSV -o FILE.npy [options]", about_features},
-    [CR_CMD_EXPLAIN]  = {"explain", "show where in an image the network found a class (Grad-CAM)",
-                         "RUN|CONFIG IMAGE -o FILE.png [options]", about_explain},
-    [CR_CMD_REPORT]   = {"report", "write an HTML page about a run: curves, evaluation, memory",
-                         "RUN " KEYS " | --compare RUN RUN ...", about_report},
-    [CR_CMD_PLAN]     = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
-    [CR_CMD_CHECK]    = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
-    [CR_CMD_BENCH] = {"bench", "time a training step, inference or the data loader", "step|infer|data CONFIG|RUN " KEYS,
-                      about_bench, "step infer data"},
-    [CR_CMD_PROFILE]  = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
-                         about_profile},
-    [CR_CMD_PRUNE]    = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
-    [CR_CMD_COMPRESS] = {"compress", "make a trained network faster: prune, fine-tune, quantise, measure",
-                         "RUN --speedup X [options] [section.key=value ...]", about_compress},
-    [CR_CMD_QUANTIZE] = {"quantize", "quantise a network to 8-bit integers", "CONFIG|RUN " KEYS, about_quantize},
-    [CR_CMD_EXPORT]   = {"export", "export the weights of a run for torchvision, or a network as ONNX",
-                         "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
-    [CR_CMD_DATA]     = {"data", "describe, pack or verify a dataset, write the built-in one",
-                         "CONFIG|RUN|DIR " KEYS " | stat CONFIG|DIR | show CONFIG|DIR -o PAGE.png"
-                             " | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
-                         about_data, "stat show verify pack shapes"},
-    [CR_CMD_CONFIG]   = {"config", "copy an installed configuration here, or list all", "[NAME]", about_config},
-    [CR_CMD_HELP]     = {"help", "this overview; help keys, help COMMAND",
-                         "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh | man [COMMAND|keys]", about_help,
-                         "keys man completion"},
+#define COMMAND(id, function, name, summary, operands, words) {name, summary, operands, about_##function, words},
+static const struct cr_command commands[] = {
+#include "cli/common/commands.def"
 };
+#undef COMMAND
 
 const struct cr_command *cr_command(enum cr_command_id id) {
     return &commands[id];

@@ -1,7 +1,8 @@
-/* cli/common/csv_fields.c: fields of CSV files. See cli/common/csv_fields.h. */
-#include "cli/common/csv_fields.h"
+/* cli/common/csv_fields.c: fields of CSV files. See cli/common/command.h. */
+#include "cli/common/command.h"
 #include "core/output_file.h"
 #include "core/utf8.h"
+#include "session/scores/confusion.h"
 
 #include <string.h>
 
@@ -38,7 +39,9 @@ void cr_csv_add_path(struct cr_text *out, const char *path) {
 
 /* ---- the confusion matrix ---- */
 
-void cr_csv_add_matrix(struct cr_text *csv, const struct cr_confusion *c, const char *const *names) {
+enum { TABLE_CLASSES = 5000 }; /* a table of more classes would have gigabytes of zeros */
+
+static void add_table(struct cr_text *csv, const struct cr_confusion *c, const char *const *names) {
     const struct cr_confusion_cell *at = c->cell, *end = c->cell + c->cells;
     cr_text_add(csv, CR_OUTPUT_CSV_START);
     for (int k = 0; k < c->classes; k++) {
@@ -57,7 +60,7 @@ void cr_csv_add_matrix(struct cr_text *csv, const struct cr_confusion *c, const 
     cr_text_add(csv, "\n");
 }
 
-void cr_csv_add_cells(struct cr_text *csv, const struct cr_confusion *c, const char *const *names) {
+static void add_list(struct cr_text *csv, const struct cr_confusion *c, const char *const *names) {
     const struct cr_confusion_cell *at = c->cell, *end = c->cell + c->cells;
     cr_text_add(csv, CR_OUTPUT_CSV_LIST);
     for (int i = 0; i < c->classes; i++) {
@@ -74,4 +77,10 @@ void cr_csv_add_cells(struct cr_text *csv, const struct cr_confusion *c, const c
         }
     }
     cr_text_add(csv, "\n");
+}
+
+bool cr_csv_add_confusion(struct cr_text *csv, const struct cr_confusion *c, const char *const *names) {
+    const bool list = c->classes > TABLE_CLASSES;
+    (list ? add_list : add_table)(csv, c, names);
+    return list;
 }

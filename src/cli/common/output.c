@@ -1,5 +1,6 @@
-/* cli/common/output.c: writes results to standard output or to the file that an option names: see
+/* cli/common/output.c: writes results to standard output, to the file that an option names, or to a new run folder: see
  * cli/common/command.h. */
+#include "checkpoint/checkpoint.h"
 #include "cli/common/command.h"
 #include "core/temporary.h"
 #include "core/utf8.h"
@@ -108,12 +109,20 @@ cr_status cr_cmd_output_check(const struct cr_args *args, const char *file, enum
     return output.direct ? CR_OK : check_folder(output.path);
 }
 
-cr_status cr_cmd_write_file(const struct cr_args *args, const char *file, enum cr_output_kind kind, const void *bytes,
-                            size_t count) {
+cr_status cr_cmd_write_file(const struct cr_args *args, const char *file, enum cr_output_kind kind,
+                            struct cr_text *text) {
     struct cr_output_file output;
-    if (cr_cmd_is_stdout(file)) return cr_cmd_print_bytes(bytes, count);
-    CR_TRY(find_output(args, file, kind, &output));
-    return cr_output_file_write(&output, bytes, count);
+    cr_status             status = text->failed ? CR_NO_MEMORY(text->length) : CR_OK;
+    CR_TRY_OUT(status);
+    if (cr_cmd_is_stdout(file))
+        CR_TRY_OUT(cr_cmd_print_bytes(text->data, text->length));
+    else {
+        CR_TRY_OUT(find_output(args, file, kind, &output));
+        CR_TRY_OUT(cr_output_file_write(&output, text->data, text->length));
+    }
+out:
+    cr_text_free(text);
+    return status;
 }
 
 /* Copies a file to standard output, or to `output` unless it is NULL, in pieces: a network may be larger than the free
@@ -171,4 +180,31 @@ cr_status cr_cmd_write_with(const struct cr_args *args, const char *file, enum c
     }
     CR_TRY(find_output(args, file, kind, &output));
     return output.direct ? write_and_copy(&output, write, context) : write(context, output.path);
+}
+
+/* ---- a new run folder ---- */
+
+cr_status cr_cmd_check_new_run(const char *folder) {
+    if (!cr_ckpt_dir_in_use(folder)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", folder);
+}
+
+cr_status cr_cmd_write_new_run(const char *folder, const struct cr_config                    *config,
+                               cr_status (*write)(void *self, const char *config_text), void *self) {
+    struct cr_text text = {0};
+    const bool     made = !cr_fs_is_dir(folder);
+    int            lock = -1;
+    cr_status      status;
+    cr_config_dump_for_run(config, &text);
+    if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
+    CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
+    CR_TRY_OUT(cr_ckpt_lock(folder, &lock));
+    CR_TRY_OUT(cr_cmd_check_new_run(folder)); /* again: another process may have written there meanwhile */
+    cr_ckpt_sweep(folder);
+    CR_TRY_OUT(write(self, text.data));
+out:
+    if (status != CR_OK && made && lock >= 0) cr_ckpt_remove_empty(folder);
+    if (lock >= 0) close(lock);
+    cr_text_free(&text);
+    return status;
 }

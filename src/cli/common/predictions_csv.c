@@ -1,6 +1,5 @@
 /* cli/common/predictions_csv.c: writes one line per image. See cli/common/predictions_csv.h. */
 #include "cli/common/predictions_csv.h"
-#include "cli/common/csv_fields.h"
 #include "data/data.h"
 
 #include <errno.h>

@@ -121,10 +121,7 @@ static cr_status write_csv(const struct cr_args *args, const char *file, const s
         for (int x = 0; x < m->width; x++) cr_text_add(&text, ",%.9g", (double)m->value[y * m->width + x]);
     }
     cr_text_add(&text, "\n");
-    cr_status status = text.failed ? CR_NO_MEMORY(text.length)
-                                   : cr_cmd_write_file(args, file, CR_OUTPUT_EXPLAIN_CSV, text.data, text.length);
-    cr_text_free(&text);
-    return status;
+    return cr_cmd_write_file(args, file, CR_OUTPUT_EXPLAIN_CSV, &text);
 }
 
 /* Changes the pixels of the image. */
@@ -138,7 +135,7 @@ static cr_status write_png(const struct cr_args *args, const char *file, struct 
     cr_overlay_draw(&heat, &e->image);
     cr_status status =
         cr_image_encode_png(CR_OUTPUT_EXPLAIN_SOFTWARE, e->image.rgb, e->image.width, e->image.height, &png);
-    if (status == CR_OK) status = cr_cmd_write_file(args, file, CR_OUTPUT_EXPLAIN_PNG, png.data, png.length);
+    if (status == CR_OK) status = cr_cmd_write_file(args, file, CR_OUTPUT_EXPLAIN_PNG, &png);
     cr_text_free(&png);
     return status;
 }

@@ -1,7 +1,6 @@
 /* cli/features/command.c: cresnet features: writes the pooled features and the logits of image files as arrays of
  * numpy, and their names as CSV. Rows are written while images are computed: memory holds their names alone. */
 #include "cli/common/command.h"
-#include "cli/common/csv_fields.h"
 #include "formats/csv.h"
 #include "formats/npy.h"
 #include "session/saved_model.h"

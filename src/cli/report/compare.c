@@ -163,7 +163,7 @@ static void add_configs(const struct comparison *c, struct cr_text *out) {
 
 /* ---- the page ---- */
 
-static cr_status write_page(const struct comparison *c, struct cr_text *out) {
+static void write_page(const struct comparison *c, struct cr_text *out) {
     char title[64];
     snprintf(title, sizeof title, "Comparison of %d runs", c->count);
     cr_page_begin(out, title);
@@ -172,7 +172,6 @@ static cr_status write_page(const struct comparison *c, struct cr_text *out) {
     add_curves(c, out);
     add_configs(c, out);
     cr_page_end(out);
-    return out->failed ? CR_NO_MEMORY(out->length) : CR_OK;
 }
 
 static cr_status check(const struct cr_args *args) {
@@ -196,12 +195,12 @@ cr_status cr_report_compare(const struct cr_args *args) {
         CR_TRY_OUT(cr_report_run_open(args, i, &c.run[i]));
     }
     name_runs(args, &c);
-    CR_TRY_OUT(write_page(&c, &page));
-    CR_TRY_OUT(cr_cmd_write_file(args, file, CR_OUTPUT_REPORT, page.data, page.length));
+    write_page(&c, &page);
+    const size_t bytes = page.length;
+    CR_TRY_OUT(cr_cmd_write_file(args, file, CR_OUTPUT_REPORT, &page));
     cr_log(CR_LOG_INFO, "%s: %d runs, %.0f KB", cr_cmd_is_stdout(file) ? "standard output" : file, c.count,
-           (double)page.length * 1e-3);
+           (double)bytes * 1e-3);
 out:
-    cr_text_free(&page);
     for (int i = 0; i < c.count; i++) cr_report_run_close(&c.run[i]);
     return status;
 }

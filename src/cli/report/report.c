@@ -225,12 +225,13 @@ cr_status cr_cmd_report(const struct cr_args *args, struct cr_result *out) {
     if (!file) CR_TRY_OUT(cr_output_file_find(path, CR_OUTPUT_REPORT, flags, &default_file));
     CR_TRY_OUT(write_page(args, &run, &page));
     if (page.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the page");
+    const size_t bytes = page.length;
     if (file)
-        CR_TRY_OUT(cr_cmd_write_file(args, file, CR_OUTPUT_REPORT, page.data, page.length));
+        CR_TRY_OUT(cr_cmd_write_file(args, file, CR_OUTPUT_REPORT, &page));
     else
         CR_TRY_OUT(cr_output_file_write(&default_file, page.data, page.length));
     if (!file) file = path;
-    cr_log(CR_LOG_INFO, "%s: %.0f KB", cr_cmd_is_stdout(file) ? "standard output" : file, (double)page.length * 1e-3);
+    cr_log(CR_LOG_INFO, "%s: %.0f KB", cr_cmd_is_stdout(file) ? "standard output" : file, (double)bytes * 1e-3);
 out:
     cr_text_free(&page);
     cr_report_run_close(&run);
