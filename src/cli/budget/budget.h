@@ -32,6 +32,7 @@
 #include "pruning/widths.h"
 
 enum { CR_BUDGET_OP_LAYERS = 4 };
+struct cr_budget; /* below: all parts of a command with a budget of time */
 
 /* ---- source.c ---- */
 
@@ -74,7 +75,6 @@ struct cr_budget_clock {
     bool                    measured; /* times of ops are measured */
     int64_t                 batch;
     struct cr_program       program; /* the network with nothing pruned, compiled up to its fused ops */
-    bool                    has_program;
 };
 /* Opens the device and compiles the network. The caller closes the clock, also after a failure. */
 CR_MUST cr_status cr_budget_clock_open(const struct cr_config *config, int classes, struct cr_budget_clock *clock);
@@ -83,10 +83,8 @@ void              cr_budget_clock_close(struct cr_budget_clock *clock);
  * op. */
 CR_MUST cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *program,
                                     const struct cr_op *op, double *cost, bool *known);
-/* Sum over the ops that run for each batch. */
-CR_MUST cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const struct cr_program *program, double *cost);
 /* Compiles the evaluation program of another network on the same device: config->model.channels, and `mask` as pattern
- * (NULL: none). Adds up the costs of its ops. `model` is opened by the caller. */
+ * (NULL: none). Adds up the costs of the ops that run for each batch. `model` is opened by the caller. */
 CR_MUST cr_status cr_budget_network_cost(struct cr_budget_clock *clock, const struct cr_config *config,
                                          struct cr_model *model, const uint8_t *mask, double *cost);
 
@@ -165,8 +163,7 @@ struct cr_budget_layers {
 CR_MUST cr_status cr_budget_layers_open(const struct cr_budget_source *source, struct cr_budget_layers *layers);
 void              cr_budget_layers_close(struct cr_budget_layers *layers);
 /* Finds the choices of each layer. */
-CR_MUST cr_status cr_budget_patterns(const struct cr_budget_source *source, struct cr_budget_clock *clock,
-                                     const struct cr_budget_request *request, struct cr_budget_layers *layers);
+CR_MUST cr_status cr_budget_patterns(struct cr_budget *budget);
 /* Clears bits of `mask` as the chosen patterns demand, by the magnitudes of `value`, for a network with these layers in
  * another width. */
 CR_MUST cr_status cr_budget_masks(const struct cr_config *config, const struct cr_budget_layers *layers,
@@ -181,15 +178,14 @@ struct cr_budget_problem {
     int                     *factor_op;   /* [factors] index of the op */
     double                   fixed;       /* cost of the ops that no choice changes */
     double                   dense;       /* cost with nothing pruned */
+    int                     *level;       /* [groups] scratch: levels at which an op is measured */
+    int                     *group;       /* [groups] scratch: of an op */
 };
-CR_MUST cr_status cr_budget_problem_open(const struct cr_budget_source *source, struct cr_budget_clock *clock,
-                                         struct cr_budget_axes *axes, struct cr_budget_layers *layers,
-                                         struct cr_budget_problem *problem);
-/* The size of the search (pruning/budget/search.h) that such a problem has, without measuring anything; negative when
- * memory is short. */
-double cr_budget_problem_size(const struct cr_budget_source *source, struct cr_budget_clock *clock,
-                              struct cr_budget_axes *axes, struct cr_budget_layers *layers);
-void   cr_budget_problem_close(struct cr_budget_problem *problem);
+/* The caller closes budget->problem, also after a failure. */
+CR_MUST cr_status cr_budget_problem_open(struct cr_budget *budget);
+/* The size of the search (pruning/budget/search.h) that such a problem has, without measuring anything. */
+CR_MUST cr_status cr_budget_problem_size(struct cr_budget *budget, double *size);
+void              cr_budget_problem_close(struct cr_budget_problem *problem);
 
 /* ---- candidate.c ---- */
 
@@ -199,19 +195,16 @@ struct cr_budget_candidate {
     struct cr_text          channels;
     const struct cr_config *config; /* of the smaller network */
     struct cr_model         model;
-    bool                    has_model, masked;
+    bool                    masked;
     float                  *value, *running; /* layouts of the smaller parameter store */
     uint8_t                *mask;
     double                  table, cost, loss, gap; /* table: by the problem; cost: of the compiled network */
 };
 /* Makes the network of a search result and predicts its cost. The caller frees *out, also after a failure. */
-CR_MUST cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_budget_clock *clock,
-                                           const struct cr_budget_axes *axes, struct cr_budget_layers *layers,
-                                           const struct cr_budget_problem *problem,
-                                           const struct cr_search_result *result, struct cr_budget_candidate *out);
+CR_MUST cr_status cr_budget_candidate_make(struct cr_budget *budget, const struct cr_search_result *result,
+                                           struct cr_budget_candidate *out);
 /* Sets the widths of the source and the choices of the layers to those of a candidate. */
-void cr_budget_candidate_show(struct cr_budget_source *source, struct cr_budget_layers *layers,
-                              const struct cr_budget_candidate *candidate);
+void cr_budget_candidate_show(struct cr_budget *budget, const struct cr_budget_candidate *candidate);
 void cr_budget_candidate_free(struct cr_budget_candidate *candidate);
 
 /* ---- choose.c ---- */
@@ -226,24 +219,33 @@ struct cr_budget_outcome {
     double                     first;    /* predicted / measured time of the first network that was measured */
     int                        compiled; /* networks that were compiled */
     int                        measured_networks;
+    /* while the choice is made */
+    struct cr_budget_candidate present;     /* the network that was chosen last */
+    double                     least_table; /* cost of the cheapest network of the table */
+    double                     table_ratio; /* of the last network: cost by the table / when compiled */
+    const uint8_t             *given_mask;  /* of the network before; NULL: nothing is pruned */
 };
-CR_MUST cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clock *clock,
-                                   const struct cr_budget_axes *axes, const struct cr_budget_request *request,
-                                   struct cr_budget_layers *layers, const struct cr_budget_problem *problem,
-                                   struct cr_budget_outcome *outcome);
+/* The caller frees best and present of budget->outcome, also after a failure. */
+CR_MUST cr_status cr_budget_choose(struct cr_budget *budget);
 
 /* ---- output.c ---- */
 
-struct cr_budget_report {
-    const struct cr_config         *config; /* the caller's */
-    const struct cr_budget_request *request;
-    const struct cr_budget_source  *source;
-    const struct cr_budget_clock   *clock;
-    const struct cr_budget_layers  *layers;
-    const struct cr_budget_outcome *outcome;
-    int64_t                         recalibrated; /* training batches of the BN statistics; 0: they stayed */
+void cr_budget_print(const struct cr_budget *budget, struct cr_text *out);
+void cr_budget_json(const struct cr_budget *budget, struct cr_text *out);
+
+/* ---- command.c ---- */
+
+struct cr_budget {
+    const struct cr_config  *config; /* the caller's */
+    struct cr_budget_request request;
+    struct cr_budget_source  source;
+    struct cr_budget_clock   clock;
+    struct cr_budget_layers  layers;
+    struct cr_budget_axes    axes;
+    struct cr_budget_problem problem;
+    struct cr_budget_outcome outcome;
+    struct cr_session        small;
+    int64_t                  recalibrated; /* training batches of the BN statistics; 0: they stayed */
 };
-void cr_budget_print(const struct cr_budget_report *report, struct cr_text *out);
-void cr_budget_json(const struct cr_budget_report *report, struct cr_text *out);
 
 #endif

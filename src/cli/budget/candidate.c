@@ -4,13 +4,12 @@
 #include <string.h>
 
 /* Applies the widths and patterns of the result to source and layers. */
-static void apply(struct cr_budget_source *source, struct cr_budget_layers *layers,
-                  const struct cr_budget_problem *problem, const struct cr_search_result *result,
-                  const struct cr_budget_candidate *c, const struct cr_budget_axes *axes,
-                  const struct cr_program *program) {
-    for (int k = 0; k < source->groups.groups; k++)
+static void apply(struct cr_budget *b, const struct cr_search_result *result, const struct cr_budget_candidate *c) {
+    struct cr_budget_layers        *layers  = &b->layers;
+    const struct cr_budget_problem *problem = &b->problem;
+    for (int k = 0; k < b->source.groups.groups; k++)
         c->level[k] = problem->variable_of[k] == CR_NONE ? 0 : result->value[problem->variable_of[k]];
-    cr_widths_apply(&source->widths, c->level, &source->shrink);
+    cr_widths_apply(&b->source.widths, c->level, &b->source.shrink);
     for (int l = 0; l < layers->count; l++) {
         struct cr_budget_layer *q = &layers->at[l];
         q->use = (struct cr_budget_use){CR_NONE, q->dense_cost, 1 - cr_width_left(q->bins, q->energy, c->level)};
@@ -18,7 +17,7 @@ static void apply(struct cr_budget_source *source, struct cr_budget_layers *laye
     for (int f = 0; f < problem->search.factors; f++) {
         const struct cr_search_option *option = &problem->search.factor[f].option[result->option[f]];
         int                            layer[CR_BUDGET_OP_LAYERS];
-        const int                      count = cr_budget_op_layers(axes, &program->op[problem->factor_op[f]], layer);
+        const int count = cr_budget_op_layers(&b->axes, &b->clock.program.op[problem->factor_op[f]], layer);
         for (int l = 0; l < count; l++) layers->at[layer[l]].use.cost = option->cost / count;
         if (count != 1) continue;
         layers->at[layer[0]].use.chosen = option->tag;
@@ -27,10 +26,9 @@ static void apply(struct cr_budget_source *source, struct cr_budget_layers *laye
     for (int l = 0; l < layers->count; l++) c->use[l] = layers->at[l].use;
 }
 
-void cr_budget_candidate_show(struct cr_budget_source *source, struct cr_budget_layers *layers,
-                              const struct cr_budget_candidate *c) {
-    cr_widths_apply(&source->widths, c->level, &source->shrink);
-    for (int l = 0; l < layers->count; l++) layers->at[l].use = c->use[l];
+void cr_budget_candidate_show(struct cr_budget *b, const struct cr_budget_candidate *c) {
+    cr_widths_apply(&b->source.widths, c->level, &b->source.shrink);
+    for (int l = 0; l < b->layers.count; l++) b->layers.at[l].use = c->use[l];
 }
 
 /* The keys of the smaller network. */
@@ -80,27 +78,24 @@ out:
     return status;
 }
 
-cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_budget_clock *clock,
-                                   const struct cr_budget_axes *axes, struct cr_budget_layers *layers,
-                                   const struct cr_budget_problem *problem, const struct cr_search_result *result,
+cr_status cr_budget_candidate_make(struct cr_budget *b, const struct cr_search_result *result,
                                    struct cr_budget_candidate *c) {
-    const struct cr_model *model = &source->session.model;
+    const struct cr_model *model = &b->source.session.model;
     *c                           = (struct cr_budget_candidate){0};
-    CR_ALLOC(c->level, (size_t)source->groups.groups + 1);
-    CR_ALLOC(c->use, (size_t)layers->count + 1);
-    apply(source, layers, problem, result, c, axes, &clock->program);
-    c->table = c->cost = problem->fixed + result->cost;
+    CR_ALLOC(c->level, (size_t)b->source.groups.groups + 1);
+    CR_ALLOC(c->use, (size_t)b->layers.count + 1);
+    apply(b, result, c);
+    c->table = c->cost = b->problem.fixed + result->cost;
     c->loss            = result->loss;
     c->gap             = result->gap;
-    CR_TRY(set_config(source, c));
+    CR_TRY(set_config(&b->source, c));
     CR_TRY(cr_model_open(c->config, model->classes, model->image_size, model->eval_size, &c->model));
-    c->has_model = true;
-    CR_TRY(set_weights(source, layers, c));
-    return predict(clock, c);
+    CR_TRY(set_weights(&b->source, &b->layers, c));
+    return predict(&b->clock, c);
 }
 
 void cr_budget_candidate_free(struct cr_budget_candidate *c) {
-    if (c->has_model) cr_model_close(&c->model);
+    cr_model_close(&c->model);
     cr_free(c->level);
     cr_free(c->use);
     cr_free(c->value);

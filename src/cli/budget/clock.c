@@ -21,13 +21,11 @@ cr_status cr_budget_clock_open(const struct cr_config *config, int classes, stru
     clock->model = cr_session_cost_model(s);
     if (!s->device->backend->async && config->train.measure) CR_TRY(cr_host_times_open(s->device, &clock->host));
     clock->measured = clock->host || clock->model.cost;
-    CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, clock->batch, "fuse", &clock->program));
-    clock->has_program = true;
-    return CR_OK;
+    return cr_session_compile(s, CR_PROGRAM_EVAL, clock->batch, "fuse", &clock->program);
 }
 
 void cr_budget_clock_close(struct cr_budget_clock *clock) {
-    if (clock->has_program) cr_program_free(&clock->program);
+    cr_program_free(&clock->program);
     if (clock->session.cost_table) cr_cost_table_flush(clock->session.cost_table);
     cr_host_times_close(clock->host);
     cr_session_close(&clock->session);
@@ -51,7 +49,7 @@ cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_progr
     return CR_OK;
 }
 
-cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const struct cr_program *p, double *sum) {
+static cr_status sum_costs(struct cr_budget_clock *clock, const struct cr_program *p, double *sum) {
     double cost;
     bool   known;
     *sum = 0;
@@ -69,7 +67,7 @@ cr_status cr_budget_network_cost(struct cr_budget_clock *clock, const struct cr_
     struct cr_program program;
     other.model.store.pattern = mask;
     CR_TRY(cr_session_compile(&other, CR_PROGRAM_EVAL, clock->batch, "fuse", &program));
-    const cr_status status = cr_budget_program_cost(clock, &program, cost);
+    const cr_status status = sum_costs(clock, &program, cost);
     cr_program_free(&program);
     return status;
 }

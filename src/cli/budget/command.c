@@ -5,68 +5,55 @@
 
 static const double search_max = 1 << 17; /* combinations of an elimination step */
 
-struct job {
-    const struct cr_config  *config; /* the caller's */
-    struct cr_budget_request request;
-    struct cr_budget_source  source;
-    struct cr_budget_clock   clock;
-    struct cr_budget_layers  layers;
-    struct cr_budget_axes    axes;
-    struct cr_budget_problem problem;
-    struct cr_budget_outcome outcome;
-    struct cr_session        small;
-    int64_t                  recalibrated; /* batches */
-};
-
 /* ---- the choice ---- */
 
 /* Where times are measured, they show which widths are fast. Not so in 8 bits: the kernel for channels that are no
  * multiple of 64 is so slow that measuring it takes long. */
-static struct cr_multiples multiples_of(const struct job *j) {
-    const struct cr_budget_clock *k    = &j->clock;
+static struct cr_multiples multiples_of(const struct cr_budget *b) {
+    const struct cr_budget_clock *k    = &b->clock;
     const enum cr_dtype           real = k->session.model.real;
     const bool gpu = k->session.device->backend->async != NULL, half = real == CR_F16 || real == CR_BF16;
     const bool int8 = k->config->quant.type != CR_QUANT_NONE;
-    return cr_multiples_of(j->config, gpu && (int8 || (half && !k->measured)));
+    return cr_multiples_of(b->config, gpu && (int8 || (half && !k->measured)));
 }
 
 /* Finds layers and axes for at most `most` widths of each group. */
-static cr_status open_widths(struct job *j, int most) {
+static cr_status open_widths(struct cr_budget *b, int most) {
     const char              **names;
-    const struct cr_multiples multiples = multiples_of(j);
-    CR_TRY(cr_budget_source_levels(&j->source, &multiples, most));
-    cr_budget_layers_close(&j->layers);
-    CR_TRY(cr_budget_layers_open(&j->source, &j->layers));
-    cr_budget_axes_close(&j->axes);
-    CR_ALLOC(names, (size_t)j->layers.count + 1);
-    for (int l = 0; l < j->layers.count; l++) names[l] = j->layers.at[l].weight;
-    const cr_status status = cr_budget_axes_open(&j->source, &j->clock.program, names, j->layers.count, &j->axes);
+    const struct cr_multiples multiples = multiples_of(b);
+    CR_TRY(cr_budget_source_levels(&b->source, &multiples, most));
+    cr_budget_layers_close(&b->layers);
+    CR_TRY(cr_budget_layers_open(&b->source, &b->layers));
+    cr_budget_axes_close(&b->axes);
+    CR_ALLOC(names, (size_t)b->layers.count + 1);
+    for (int l = 0; l < b->layers.count; l++) names[l] = b->layers.at[l].weight;
+    const cr_status status = cr_budget_axes_open(&b->source, &b->clock.program, names, b->layers.count, &b->axes);
     cr_free(names);
     return status;
 }
 
 /* Networks whose groups depend on many others get fewer widths. So do networks in 8 bits on a GPU: an op has up to 20
  * tile configs at each pair of widths, and every one is timed. */
-static cr_status choose_widths(struct job *j) {
+static cr_status choose_widths(struct cr_budget *b) {
     static const int most[] = {8, 6, 5, 4, 3, 2, 1};
-    const bool       int8   = j->clock.config->quant.type != CR_QUANT_NONE;
-    const bool       many   = int8 && j->clock.measured && j->clock.session.device->backend->async;
+    const bool       int8   = b->clock.config->quant.type != CR_QUANT_NONE;
+    const bool       many   = int8 && b->clock.measured && b->clock.session.device->backend->async;
     for (size_t i = many ? 2 : 0; i < CR_COUNT(most); i++) {
-        CR_TRY(open_widths(j, most[i]));
-        const double size = cr_budget_problem_size(&j->source, &j->clock, &j->axes, &j->layers);
-        if (size < 0) return CR_NO_MEMORY((size_t)j->layers.count);
+        CR_TRY(open_widths(b, most[i]));
+        double size;
+        CR_TRY(cr_budget_problem_size(b, &size));
         if (size <= search_max) return CR_OK;
     }
     return CR_OK;
 }
 
-static cr_status choose(struct job *j) {
-    CR_TRY(cr_budget_source_open(j->config, &j->request, &j->source));
-    CR_TRY(cr_budget_clock_open(j->config, j->source.session.model.classes, &j->clock));
-    CR_TRY(choose_widths(j));
-    CR_TRY(cr_budget_patterns(&j->source, &j->clock, &j->request, &j->layers));
-    CR_TRY(cr_budget_problem_open(&j->source, &j->clock, &j->axes, &j->layers, &j->problem));
-    return cr_budget_choose(&j->source, &j->clock, &j->axes, &j->request, &j->layers, &j->problem, &j->outcome);
+static cr_status choose(struct cr_budget *b) {
+    CR_TRY(cr_budget_source_open(b->config, &b->request, &b->source));
+    CR_TRY(cr_budget_clock_open(b->config, b->source.session.model.classes, &b->clock));
+    CR_TRY(choose_widths(b));
+    CR_TRY(cr_budget_patterns(b));
+    CR_TRY(cr_budget_problem_open(b));
+    return cr_budget_choose(b);
 }
 
 /* ---- the checkpoint ---- */
@@ -86,24 +73,24 @@ out:
     return status;
 }
 
-static cr_status save(struct job *j) {
-    const struct cr_dataset    *train   = j->request.recalibrate ? j->source.train : NULL;
-    const int                   classes = j->source.session.model.classes;
-    struct cr_budget_candidate *best    = &j->outcome.best;
+static cr_status save(struct cr_budget *b) {
+    const struct cr_dataset    *train   = b->request.recalibrate ? b->source.train : NULL;
+    const int                   classes = b->source.session.model.classes;
+    struct cr_budget_candidate *best    = &b->outcome.best;
     struct cr_cmd_names         names   = {0};
     const struct cr_config     *saved   = NULL;
     cr_status                   status;
     CR_TRY_OUT(cr_config_change(&best->config, 0, CR_CHANGES("model.weights=")));
-    CR_TRY_OUT(cr_budget_session_open(best->config, classes, train, &j->small));
-    CR_TRY_OUT(put_weights(&j->small, best));
-    CR_TRY_OUT(cr_prune_recalibrate(&j->small, train, j->request.recalibrate, &j->recalibrated));
-    CR_TRY_OUT(cr_state_ema_start(&j->small));
-    CR_TRY_OUT(cr_prune_name_classes(j->config->model.weights, classes, &names));
-    CR_TRY_OUT(cr_config_derive(&saved, j->config, 0, CR_CHANGES("quant.type=none", "prune.pattern=unstructured")));
+    CR_TRY_OUT(cr_budget_session_open(best->config, classes, train, &b->small));
+    CR_TRY_OUT(put_weights(&b->small, best));
+    CR_TRY_OUT(cr_prune_recalibrate(&b->small, train, b->request.recalibrate, &b->recalibrated));
+    CR_TRY_OUT(cr_state_ema_start(&b->small));
+    CR_TRY_OUT(cr_prune_name_classes(b->config->model.weights, classes, &names));
+    CR_TRY_OUT(cr_config_derive(&saved, b->config, 0, CR_CHANGES("quant.type=none", "prune.pattern=unstructured")));
     CR_TRY_OUT(cr_config_set(&saved, "model.channels", best->config->model.channels));
     if (*best->config->model.channels) /* the weights have another shape */
         CR_TRY_OUT(cr_config_set(&saved, "model.weights", ""));
-    CR_TRY_OUT(cr_prune_save(&j->small, saved, &names));
+    CR_TRY_OUT(cr_prune_save(&b->small, saved, &names));
 out:
     cr_config_close(saved);
     cr_arena_free(&names.arena);
@@ -112,20 +99,21 @@ out:
 
 /* ---- the command ---- */
 
-static void close_job(struct job *j) {
-    cr_budget_candidate_free(&j->outcome.best);
-    cr_budget_problem_close(&j->problem);
-    cr_budget_axes_close(&j->axes);
-    cr_budget_layers_close(&j->layers);
-    cr_session_close(&j->small);
-    cr_budget_clock_close(&j->clock);
-    cr_budget_source_close(&j->source);
+static void close_budget(struct cr_budget *b) {
+    cr_budget_candidate_free(&b->outcome.best);
+    cr_budget_candidate_free(&b->outcome.present);
+    cr_budget_problem_close(&b->problem);
+    cr_budget_axes_close(&b->axes);
+    cr_budget_layers_close(&b->layers);
+    cr_session_close(&b->small);
+    cr_budget_clock_close(&b->clock);
+    cr_budget_source_close(&b->source);
 }
 
 /* Says which keys keep a pattern from saving time. */
-static cr_status check(const struct job *j) {
-    const struct cr_config         *c = j->config;
-    const struct cr_budget_request *r = &j->request;
+static cr_status check(const struct cr_budget *b) {
+    const struct cr_config         *c = b->config;
+    const struct cr_budget_request *r = &b->request;
     if (r->automatic || !(r->two_four || r->block || r->unstructured)) return CR_OK;
     if (c->quant.type != CR_QUANT_NONE)
         return cr_config_fail(c, "quant.type",
@@ -138,15 +126,13 @@ static cr_status check(const struct job *j) {
 
 cr_status cr_prune_to_budget(const struct cr_config *config, const struct cr_budget_request *request, bool json,
                              struct cr_text *out) {
-    struct job j = {.config = config, .request = *request};
-    cr_status  status;
-    CR_TRY(check(&j));
-    CR_TRY_OUT(choose(&j));
-    CR_TRY_OUT(save(&j));
-    const struct cr_budget_report report = {config,    &j.request, &j.source,     &j.clock,
-                                            &j.layers, &j.outcome, j.recalibrated};
-    (json ? cr_budget_json : cr_budget_print)(&report, out);
+    struct cr_budget b = {.config = config, .request = *request};
+    cr_status        status;
+    CR_TRY(check(&b));
+    CR_TRY_OUT(choose(&b));
+    CR_TRY_OUT(save(&b));
+    (json ? cr_budget_json : cr_budget_print)(&b, out);
 out:
-    close_job(&j);
+    close_budget(&b);
     return status;
 }

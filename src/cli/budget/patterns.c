@@ -54,17 +54,15 @@ void cr_budget_layers_close(struct cr_budget_layers *layers) {
 /* ---- one pattern at one sparsity ---- */
 
 struct trial {
-    const struct cr_budget_source *source;
-    struct cr_budget_clock        *clock;
-    struct cr_budget_layers       *layers;
-    struct cr_prune                prune;
-    uint8_t                       *mask;
-    enum cr_prune_pattern          pattern;
-    double                         sparsity;
+    struct cr_budget     *budget;
+    struct cr_prune       prune;
+    uint8_t              *mask;
+    enum cr_prune_pattern pattern;
+    double                sparsity;
 };
 
 static double norm_left(const struct trial *t, const struct cr_param *q) {
-    const float *value = t->source->buffers.value;
+    const float *value = t->budget->source.buffers.value;
     double       left = 0, all = 0;
     for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
         const double square = (double)value[i] * (double)value[i];
@@ -76,7 +74,7 @@ static double norm_left(const struct trial *t, const struct cr_param *q) {
 
 /* Adds the choice to the layer when it saves something. */
 static void add_choice(const struct trial *t, struct cr_budget_layer *l, double ratio) {
-    const struct cr_param  *q = &t->source->session.model.store.param[l->param];
+    const struct cr_param  *q = &t->budget->source.session.model.store.param[l->param];
     struct cr_budget_choice c = {
         .pattern = t->pattern, .sparsity = t->sparsity, .ratio = ratio, .outputs = 1, .inputs = 1};
     if (ratio >= 1) return;
@@ -88,8 +86,8 @@ static void add_choice(const struct trial *t, struct cr_budget_layer *l, double 
 }
 
 static struct cr_budget_layer *layer_of(const struct trial *t, const char *weight) {
-    for (int l = 0; l < t->layers->count; l++)
-        if (strcmp(t->layers->at[l].weight, weight) == 0) return &t->layers->at[l];
+    for (int l = 0; l < t->budget->layers.count; l++)
+        if (strcmp(t->budget->layers.at[l].weight, weight) == 0) return &t->budget->layers.at[l];
     return NULL;
 }
 
@@ -102,7 +100,7 @@ static bool may_prune(const struct trial *t, const struct cr_budget_layer *l) {
 
 /* The time of a convolution with the mask compared with its dense kernel. */
 static cr_status time_conv(const struct trial *t, int conv) {
-    struct cr_budget_clock *clock   = t->clock;
+    struct cr_budget_clock *clock   = &t->budget->clock;
     struct cr_program      *p       = &clock->program;
     const int               tensors = p->tensors;
     struct cr_sparse_cost   c;
@@ -125,7 +123,7 @@ static cr_status time_conv(const struct trial *t, int conv) {
 }
 
 static cr_status try_mask(struct trial *t) {
-    const struct cr_program *p = &t->clock->program;
+    const struct cr_program *p = &t->budget->clock.program;
     for (int i = p->hoisted; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_conv) CR_TRY(time_conv(t, i));
     return CR_OK;
@@ -140,17 +138,17 @@ static cr_status try_pattern(struct trial *t, const struct cr_config *config, en
     local.prune.sparsity = local.prune.initial = 0;
     local.prune.scope                          = CR_PRUNE_SCOPE_UNIFORM;
     t->pattern                                 = pattern;
-    status                                     = cr_prune_open(&t->source->session.model.store, &local, &t->prune);
+    status = cr_prune_open(&t->budget->source.session.model.store, &local, &t->prune);
     if (status == CR_ERR_CONFIG && automatic) { /* no layer has the shape for it */
         cr_error_clear();
         return CR_OK;
     }
     CR_TRY(status);
-    memcpy(t->mask, t->source->buffers.mask, (size_t)t->source->session.model.store.value_elems / 8);
+    memcpy(t->mask, t->budget->source.buffers.mask, (size_t)t->budget->source.session.model.store.value_elems / 8);
     for (int i = 0; i < count; i++) {
         t->sparsity = grid[i];
         for (int l = 0; l < t->prune.layers; l++) t->prune.layer[l].sparsity = grid[i];
-        CR_TRY_OUT(cr_prune_masks(&t->prune, 1, t->source->buffers.value, t->mask));
+        CR_TRY_OUT(cr_prune_masks(&t->prune, 1, t->budget->source.buffers.value, t->mask));
         CR_TRY_OUT(try_mask(t));
     }
 out:
@@ -162,13 +160,14 @@ out:
 static cr_status try_given_mask(struct trial *t) {
     t->pattern  = CR_PRUNE_PATTERN_UNSTRUCTURED;
     t->sparsity = 0;
-    memcpy(t->mask, t->source->buffers.mask, (size_t)t->source->session.model.store.value_elems / 8);
+    memcpy(t->mask, t->budget->source.buffers.mask, (size_t)t->budget->source.session.model.store.value_elems / 8);
     return try_mask(t);
 }
 
-static cr_status try_all(struct trial *t, const struct cr_budget_request *r) {
-    const struct cr_config *c = t->source->config;
-    const bool              a = r->automatic;
+static cr_status try_all(struct trial *t) {
+    const struct cr_budget_request *r = &t->budget->request;
+    const struct cr_config         *c = t->budget->source.config;
+    const bool                      a = r->automatic;
     CR_TRY(try_given_mask(t));
     if (r->unstructured)
         CR_TRY(try_pattern(t, c, CR_PRUNE_PATTERN_UNSTRUCTURED, weights_grid, CR_COUNT(weights_grid), a));
@@ -177,16 +176,16 @@ static cr_status try_all(struct trial *t, const struct cr_budget_request *r) {
     return CR_OK;
 }
 
-cr_status cr_budget_patterns(const struct cr_budget_source *source, struct cr_budget_clock *clock,
-                             const struct cr_budget_request *request, struct cr_budget_layers *layers) {
-    struct cr_param_store *store = &clock->session.model.store;
-    struct trial           t     = {.source = source, .clock = clock, .layers = layers};
+cr_status cr_budget_patterns(struct cr_budget *b) {
+    const struct cr_config *config = b->clock.config;
+    struct cr_param_store  *store  = &b->clock.session.model.store;
+    struct trial            t      = {.budget = b};
     /* kernels for 8-bit values skip no weights */
-    if (clock->config->quant.type != CR_QUANT_NONE) return CR_OK;
-    CR_ASSERT(store->value_elems == source->session.model.store.value_elems);
+    if (config->quant.type != CR_QUANT_NONE) return CR_OK;
+    CR_ASSERT(store->value_elems == b->source.session.model.store.value_elems);
     CR_ALLOC(t.mask, (size_t)store->value_elems / 8 + 1);
-    store->pattern         = clock->config->train.sparse ? t.mask : NULL;
-    const cr_status status = store->pattern ? try_all(&t, request) : CR_OK;
+    store->pattern         = config->train.sparse ? t.mask : NULL;
+    const cr_status status = store->pattern ? try_all(&t) : CR_OK;
     store->pattern         = NULL;
     cr_free(t.mask);
     return status;
