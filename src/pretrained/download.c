@@ -2,14 +2,14 @@
  * See pretrained/pretrained.h. */
 #include "core/files.h"
 #include "core/host.h"
-#include "pretrained/curl_library.h"
 #include "pretrained/pretrained.h"
 
 #include <stdio.h>
 
 #ifdef CR_WITH_CURL
 
-#include <curl/curl.h>
+#include "pretrained/curl_library.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
