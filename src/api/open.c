@@ -81,22 +81,18 @@ static cr_status read_config(struct cresnet_model *m, const struct open_job *job
     const cresnet_options *o = job->options;
     struct cr_saved_model  files;
     const char           **list;
-    int                    count  = 0;
-    cr_status              status = CR_OK;
+    int                    count = 0;
     CR_TRY(cr_saved_model_find(job->path, o->config, &files));
     list = cr_arena_alloc(&m->arena, ((size_t)o->setting_count + SET_HERE + 1) * sizeof *list);
-    if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+    if (!list) return CR_NO_MEMORY(sizeof *list);
     list[count++] = cr_arena_printf(&m->arena, "model.weights=%s", files.weights);
     list[count++] = cr_arena_printf(&m->arena, "train.precision=%s", o->precision);
-    CR_TRY_OUT(device_settings(&m->arena, o->device, &list[count], &list[count + 1]));
+    CR_TRY(device_settings(&m->arena, o->device, &list[count], &list[count + 1]));
     count += 2;
-    if (!list[0] || !list[1]) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+    if (!list[0] || !list[1]) return CR_NO_MEMORY(CR_PATH_MAX);
     if (o->threads) list[count++] = cr_arena_printf(&m->arena, "train.threads=%d", o->threads);
     for (int i = 0; i < o->setting_count; i++) list[count++] = o->settings[i];
-    CR_TRY_OUT(cr_config_open_options(&m->config, files.config, !o->config, list, count));
-out:
-    cr_saved_model_free(&files);
-    return status;
+    return cr_config_open_options(&m->config, files.config, !o->config, list, count);
 }
 
 static cr_status count_classes(struct cresnet_model *m, int *classes) {

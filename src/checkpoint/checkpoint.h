@@ -129,29 +129,30 @@ void cr_ckpt_remove_empty(const char *run_dir);
  */
 void cr_ckpt_sweep(const char *run_dir);
 
-/* Finds the newest checkpoint of a run folder: the target of `last`, otherwise the highest step-N. *out is
- * run_dir/step-N (the caller frees it with cr_free), or NULL with CR_OK when the folder has no step-N. CR_ERR_FORMAT
+/* Finds the newest checkpoint of a run folder: the target of `last`, otherwise the highest step-N. `out` becomes
+ * run_dir/step-N, or "" with CR_OK when the folder has no step-N. CR_ERR_FORMAT
  * or CR_ERR_IO when this checkpoint is damaged; no older one takes its place, because its results would be mistaken for
  * those of the newest. Damaged tensors are found when they are read. */
-CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
+CR_MUST cr_status cr_ckpt_find(const char *run_dir, char out[CR_PATH_MAX]);
 /* Finds the checkpoint that the link `best` names; when there is none, the same as cr_ckpt_find. */
-CR_MUST cr_status cr_ckpt_find_best(const char *run_dir, char **out);
+CR_MUST cr_status cr_ckpt_find_best(const char *run_dir, char out[CR_PATH_MAX]);
 /* For a run that is resumed: like cr_ckpt_find, but reads all bytes of the checkpoint. If it is damaged, a warning
- * names the damaged file and the next older checkpoint is tried. CR_ERR_FORMAT when every checkpoint is damaged. */
+ * names the damaged file and the next older checkpoint is tried. CR_ERR_FORMAT when every checkpoint is damaged. The
+ * caller frees *out with cr_free; NULL: there is none. */
 CR_MUST cr_status cr_ckpt_find_intact(const char *run_dir, char **out);
 /* Reads all bytes of a checkpoint folder that a run is to resume from. An error names what is damaged, and the newest
  * older checkpoint that is intact. */
 CR_MUST cr_status cr_ckpt_verify(const char *folder);
-/* Finds run_dir/step-N; the caller frees *out with cr_free. CR_ERR_CONFIG with the steps that exist when there is none.
+/* Finds run_dir/step-N. CR_ERR_CONFIG with the steps that exist when there is none.
  */
-CR_MUST cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out);
+CR_MUST cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char out[CR_PATH_MAX]);
 /* Reads all bytes of the weights and moving averages of a checkpoint folder and checks their sums. For callers that
  * skip a damaged checkpoint. */
 CR_MUST cr_status cr_ckpt_verify_weights(const char *folder);
 /* Resolves what the user gave (run folder, step-N folder, file of weights, or a name of published weights, which are
- * downloaded when this machine does not have them) to the path of the model file; cr_free *out. A file or folder goes
+ * downloaded when this machine does not have them) to the path of the model file. A file or folder goes
  * before a name. Files of a checkpoint are checked against its checksums.txt. */
-CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
+CR_MUST cr_status cr_ckpt_model_path(const char *given, char out[CR_PATH_MAX]);
 
 /* Opens weights that other programs may have written, FILE or FILE:KEY (cr_st_open_any), and removes the prefix after
  * which most names and shapes are those of the network (checkpoint/prefix.c). Tensors without the prefix are left out:

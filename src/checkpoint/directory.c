@@ -200,11 +200,6 @@ void cr_ckpt_sweep(const char *run_dir) {
 
 /* ---- find ---- */
 
-static cr_status copy_text(const char *text, char **out) {
-    *out = cr_strdup(text);
-    return *out ? CR_OK : CR_NO_MEMORY(strlen(text) + 1);
-}
-
 /* `all`: reads the tensors too. */
 static cr_status check_file(const char *folder, const char *name, int64_t step, bool all) {
     char               path[CR_PATH_MAX], expected[32];
@@ -258,8 +253,8 @@ static cr_status try_folder(const char *run_dir, const char *name, bool intact, 
 }
 
 /* As cr_ckpt_find or, with `intact`, cr_ckpt_find_intact, without the step `bad`, which does not exist; -1: none. */
-static cr_status find_newest(const char *run_dir, int64_t bad, bool intact, char **out) {
-    char      path[CR_PATH_MAX], name[64];
+static cr_status find_newest(const char *run_dir, int64_t bad, bool intact, char out[CR_PATH_MAX]) {
+    char      name[64];
     int64_t  *steps = NULL, last = link_step(run_dir, "last");
     int       count  = 0;
     bool      good   = false;
@@ -267,31 +262,34 @@ static cr_status find_newest(const char *run_dir, int64_t bad, bool intact, char
     CR_TRY(list_steps(run_dir, &steps, &count));
     if (last != -1 && (last < 0 || last != bad)) {
         snprintf(name, sizeof name, last >= 0 ? "step-%" PRId64 : "last", last);
-        CR_TRY_OUT(try_folder(run_dir, name, intact, path, &good));
+        CR_TRY_OUT(try_folder(run_dir, name, intact, out, &good));
     }
     for (int i = 0; !good && i < count; i++) {
         if (steps[i] == last || steps[i] == bad) continue;
         snprintf(name, sizeof name, "step-%" PRId64, steps[i]);
-        CR_TRY_OUT(try_folder(run_dir, name, intact, path, &good));
+        CR_TRY_OUT(try_folder(run_dir, name, intact, out, &good));
     }
     if (!good && count)
         CR_FAIL_OUT(CR_ERR_FORMAT,
                     "%s: no checkpoint in this folder can be read: restore one from a copy, or start a new run in "
                     "another folder",
                     run_dir);
-    *out = NULL;
-    if (good) status = copy_text(path, out);
+    if (!good) *out = 0;
 out:
     cr_free(steps);
     return status;
 }
 
-cr_status cr_ckpt_find(const char *run_dir, char **out) {
+cr_status cr_ckpt_find(const char *run_dir, char out[CR_PATH_MAX]) {
     return find_newest(run_dir, -1, false, out);
 }
 
 cr_status cr_ckpt_find_intact(const char *run_dir, char **out) {
-    return find_newest(run_dir, -1, true, out);
+    char path[CR_PATH_MAX];
+    *out = NULL;
+    CR_TRY(find_newest(run_dir, -1, true, path));
+    if (*path) *out = cr_strdup(path);
+    return *path && !*out ? CR_NO_MEMORY(strlen(path)) : CR_OK;
 }
 
 /* The newest intact checkpoint of a step before `step`; -1: none. */
@@ -323,31 +321,26 @@ cr_status cr_ckpt_verify(const char *folder) {
     return CR_FAIL(status, "%s; the newest intact checkpoint before it is %s/step-%" PRId64, why, run_dir, older);
 }
 
-cr_status cr_ckpt_find_best(const char *run_dir, char **out) {
-    char          path[CR_PATH_MAX], name[64] = "best"; /* a copy of a run may have a folder instead of the link */
-    const int64_t step = link_step(run_dir, "best");
-    bool          good = false;
+cr_status cr_ckpt_find_best(const char *run_dir, char out[CR_PATH_MAX]) {
+    char          name[64] = "best"; /* a copy of a run may have a folder instead of the link */
+    const int64_t step     = link_step(run_dir, "best");
+    bool          good     = false;
     struct stat   s;
     if (step >= 0) snprintf(name, sizeof name, "step-%" PRId64, step);
-    CR_TRY(cr_path_join(path, run_dir, "best"));
-    if (step == -2 && (lstat(path, &s) < 0 || !S_ISDIR(s.st_mode)))
-        cr_log(CR_LOG_WARN, "checkpoint skipped: %s: is not a link to a step-N", path);
+    CR_TRY(cr_path_join(out, run_dir, "best"));
+    if (step == -2 && (lstat(out, &s) < 0 || !S_ISDIR(s.st_mode)))
+        cr_log(CR_LOG_WARN, "checkpoint skipped: %s: is not a link to a step-N", out);
     else if (step != -1)
-        CR_TRY(try_folder(run_dir, name, false, path, &good));
-    if (!good) return find_newest(run_dir, step, false, out);
-    return copy_text(path, out);
+        CR_TRY(try_folder(run_dir, name, false, out, &good));
+    return good ? CR_OK : find_newest(run_dir, step, false, out);
 }
 
-cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out) {
-    char           path[CR_PATH_MAX];
+cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char out[CR_PATH_MAX]) {
     struct cr_text there = {0};
     int64_t       *steps;
     int            count;
-    CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
-    if (cr_fs_is_dir(path)) {
-        CR_TRY(check_folder(path, step, false));
-        return copy_text(path, out);
-    }
+    CR_TRY(cr_path_join(out, run_dir, "step-%" PRId64, step));
+    if (cr_fs_is_dir(out)) return check_folder(out, step, false);
     CR_TRY(list_steps(run_dir, &steps, &count));
     for (int i = count - 1; i >= 0; i--) cr_text_add(&there, "%s%" PRId64, i == count - 1 ? "" : ", ", steps[i]);
     cr_free(steps);
@@ -357,10 +350,9 @@ cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out) {
     return status;
 }
 
-cr_status cr_ckpt_model_path(const char *given, char **out) {
-    char        path[CR_PATH_MAX];
+cr_status cr_ckpt_model_path(const char *given, char out[CR_PATH_MAX]) {
+    char        folder[CR_PATH_MAX];
     struct stat s;
-    char       *folder = NULL;
     if (stat(given, &s) < 0) {
         const int error = errno;
         if (error == ENOENT && cr_pretrained_is_name(given)) return cr_pretrained_file(given, out);
@@ -368,20 +360,15 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
         s.st_mode = S_IFREG;
     }
     if (!S_ISDIR(s.st_mode)) {
-        cr_path_folder(path, given);
-        CR_TRY(cr_ckpt_check_files(path, false));
-        return copy_text(given, out);
+        cr_path_folder(folder, given);
+        CR_TRY(cr_ckpt_check_files(folder, false));
+        return cr_path_copy(out, given);
     }
-    CR_TRY(cr_path_join(path, given, "model.safetensors"));
-    if (access(path, F_OK) < 0) {
-        CR_TRY(cr_path_join(path, given, "model.safetensors.index.json"));
-        if (access(path, F_OK) == 0) return copy_text(path, out);
-        CR_TRY(cr_ckpt_find(given, &folder));
-        if (!folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
-        cr_status status = cr_path_join(path, folder, "model.safetensors");
-        cr_free(folder);
-        CR_TRY(status);
-    } else
-        CR_TRY(cr_ckpt_check_files(given, false));
-    return copy_text(path, out);
+    CR_TRY(cr_path_join(out, given, "model.safetensors"));
+    if (access(out, F_OK) == 0) return cr_ckpt_check_files(given, false);
+    CR_TRY(cr_path_join(out, given, "model.safetensors.index.json"));
+    if (access(out, F_OK) == 0) return CR_OK;
+    CR_TRY(cr_ckpt_find(given, folder));
+    if (!*folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
+    return cr_path_join(out, folder, "model.safetensors");
 }

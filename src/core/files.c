@@ -178,15 +178,21 @@ void cr_path_folder(char out[CR_PATH_MAX], const char *path) {
     snprintf(out, CR_PATH_MAX, "%.*s", slash ? (int)CR_MAX(slash - path, 1) : 1, slash ? path : ".");
 }
 
+static cr_status fail_long(const char *path) {
+    return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long (at most %d bytes)", path, CR_PATH_MAX - 1);
+}
+
+cr_status cr_path_copy(char out[CR_PATH_MAX], const char *path) {
+    return snprintf(out, CR_PATH_MAX, "%s", path) < CR_PATH_MAX ? CR_OK : fail_long(path);
+}
+
 cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     int used = snprintf(out, CR_PATH_MAX, "%s/", dir);
     int more = used < CR_PATH_MAX ? vsnprintf(out + used, (size_t)(CR_PATH_MAX - used), fmt, args) : 0;
     va_end(args);
-    if (used < 0 || more < 0 || used + more >= CR_PATH_MAX)
-        return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long (at most %d bytes)", dir, CR_PATH_MAX - 1);
-    return CR_OK;
+    return used < 0 || more < 0 || used + more >= CR_PATH_MAX ? fail_long(dir) : CR_OK;
 }
 
 cr_status cr_cache_path(char out[CR_PATH_MAX], const char *variable, const char *app, const char *name) {

@@ -21,6 +21,8 @@ size_t cr_path_length(const char *path);
 const char *cr_path_name(const char *path);
 /* Writes the path of the folder that holds `path`: "." for a path without a slash. */
 void cr_path_folder(char out[CR_PATH_MAX], const char *path);
+/* Copies a path. CR_ERR_IO if it exceeds CR_PATH_MAX. */
+CR_MUST cr_status cr_path_copy(char out[CR_PATH_MAX], const char *path);
 /* Writes dir + "/" + the formatted name to `out`. CR_ERR_IO if the path exceeds CR_PATH_MAX. */
 CR_MUST cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) CR_PRINTF(3, 4);
 /* Writes the path of a file in the user's cache folder: $VARIABLE/NAME, $XDG_CACHE_HOME/APP/NAME or ~/.cache/APP/NAME,

@@ -6,7 +6,6 @@
 #include "config/config.h"
 #include "formats/json_write.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const struct {

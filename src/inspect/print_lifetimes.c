@@ -3,7 +3,6 @@
 #include "inspect/plan_print.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { POOL_FRACTION = 1000 }; /* tensors below 1/1000 of the pool are not printed */
 

@@ -1,13 +1,11 @@
 /* pretrained/fetch.c: finds the file of published weights, or downloads it into the cache. See
  * pretrained/pretrained.h. */
 #include "core/checksum/sha256.h"
-#include "core/files.h"
 #include "core/host.h"
 #include "pretrained/pretrained.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -33,8 +31,7 @@ enum { IN_USERS_FOLDER, IN_CACHE, IN_TORCH_CACHE };
 /* The folders to search, in this order; "" for those that do not exist here. */
 static cr_status list_folders(char folder[FOLDERS][CR_PATH_MAX]) {
     const char *given = getenv("CRESNET_WEIGHTS_DIR");
-    if (snprintf(folder[IN_USERS_FOLDER], CR_PATH_MAX, "%s", given ? given : "") >= CR_PATH_MAX)
-        return CR_FAIL(CR_ERR_IO, "CRESNET_WEIGHTS_DIR: the path is too long");
+    CR_TRY(cr_path_copy(folder[IN_USERS_FOLDER], given ? given : ""));
     CR_TRY(cr_cache_path(folder[IN_CACHE], "CRESNET_CACHE", "cresnet", "weights"));
     return cr_cache_path(folder[IN_TORCH_CACHE], "TORCH_HOME", "torch", "hub/checkpoints");
 }
@@ -67,7 +64,8 @@ static cr_status try_file(const char *path, const struct cr_pretrained *entry, b
 
 struct fetch {
     const struct cr_pretrained *entry;
-    char                        path[CR_PATH_MAX], part[CR_PATH_MAX], url[CR_PATH_MAX];
+    const char                 *path, *url;
+    char                        part[CR_PATH_MAX];
     int                         fd;      /* of the part, locked */
     int                         timeout; /* seconds */
     int64_t                     end_ns;  /* of cr_time_ns: the end of all attempts */
@@ -175,17 +173,17 @@ static cr_status download_rounds(struct fetch *f) {
 }
 
 static cr_status download(const struct cr_pretrained *entry, const char *url, const char *folder, const char *path) {
-    struct fetch f = {
-        .entry = entry, .fd = -1, .timeout = read_seconds("CRESNET_DOWNLOAD_TIMEOUT", TIMEOUT_SECONDS, TIMEOUT_MAX)};
-    bool      done = false;
-    cr_status status;
-    const int total = read_seconds("CRESNET_DOWNLOAD_MAX_TIME", TOTAL_SECONDS, TOTAL_MAX);
-    f.end_ns        = cr_time_ns() + total * INT64_C(1000000000);
+    struct fetch f    = {.entry   = entry,
+                         .path    = path,
+                         .url     = url,
+                         .fd      = -1,
+                         .timeout = read_seconds("CRESNET_DOWNLOAD_TIMEOUT", TIMEOUT_SECONDS, TIMEOUT_MAX)};
+    bool         done = false;
+    cr_status    status;
+    const int    total = read_seconds("CRESNET_DOWNLOAD_MAX_TIME", TOTAL_SECONDS, TOTAL_MAX);
+    f.end_ns           = cr_time_ns() + total * INT64_C(1000000000);
     CR_TRY(cr_fs_mkdirs(folder));
-    snprintf(f.path, sizeof f.path, "%s", path);
-    if (snprintf(f.part, sizeof f.part, "%s.part", path) >= (int)sizeof f.part ||
-        snprintf(f.url, sizeof f.url, "%s", url) >= (int)sizeof f.url)
-        return CR_FAIL(CR_ERR_IO, "%s: the path is too long", path);
+    CR_TRY(cr_path_join(f.part, folder, "%s.part", cr_path_name(path)));
     CR_TRY_OUT(open_part(&f, &done));
     if (done)
         cr_fs_unlink(f.part); /* only this process has it open: the other one has renamed its own */
@@ -226,9 +224,9 @@ static cr_status fail_missing(const struct cr_pretrained *entry, const char *url
     return status;
 }
 
-cr_status cr_pretrained_file(const char *name, char **out) {
+cr_status cr_pretrained_file(const char *name, char path[CR_PATH_MAX]) {
     struct cr_pretrained entry;
-    char                 folder[FOLDERS][CR_PATH_MAX], path[CR_PATH_MAX], url[CR_PATH_MAX];
+    char                 folder[FOLDERS][CR_PATH_MAX], url[CR_PATH_MAX];
     const char          *base = getenv("CRESNET_WEIGHTS_URL");
     bool                 good = false;
     CR_TRY(cr_pretrained_find(name, &entry));
@@ -238,13 +236,10 @@ cr_status cr_pretrained_file(const char *name, char **out) {
         CR_TRY(cr_path_join(path, folder[i], "%s", entry.file));
         CR_TRY(try_file(path, &entry, i == IN_CACHE, &good));
     }
-    if (!good) {
-        CR_TRY(cr_path_join(url, base && *base ? base : DEFAULT_URL, "%s", entry.file));
-        const char *why = why_not(folder[IN_CACHE]);
-        if (why) return fail_missing(&entry, url, why, folder);
-        CR_TRY(cr_path_join(path, folder[IN_CACHE], "%s", entry.file));
-        CR_TRY(download(&entry, url, folder[IN_CACHE], path));
-    }
-    *out = cr_strdup(path);
-    return *out ? CR_OK : CR_NO_MEMORY(strlen(path));
+    if (good) return CR_OK;
+    CR_TRY(cr_path_join(url, base && *base ? base : DEFAULT_URL, "%s", entry.file));
+    const char *why = why_not(folder[IN_CACHE]);
+    if (why) return fail_missing(&entry, url, why, folder);
+    CR_TRY(cr_path_join(path, folder[IN_CACHE], "%s", entry.file));
+    return download(&entry, url, folder[IN_CACHE], path);
 }

@@ -16,7 +16,7 @@
 #ifndef CR_PRETRAINED_H
 #define CR_PRETRAINED_H
 
-#include "core/base.h"
+#include "core/files.h"
 
 enum { CR_PRETRAINED_NAME_MAX = 256 };
 
@@ -37,9 +37,9 @@ bool cr_pretrained_is_name(const char *name);
 void cr_pretrained_names(const char *separator, struct cr_text *out);
 /* True if `path` ends with the file name of one of torchvision's networks, whose classes are those of ImageNet. */
 bool cr_pretrained_has_imagenet_classes(const char *path);
-/* Finds or downloads the file of a name. The caller frees *path with cr_free. CR_ERR_CONFIG (unknown name), CR_ERR_IO
+/* Finds or downloads the file of a name. CR_ERR_CONFIG (unknown name), CR_ERR_IO
  * (not there, and not downloaded), CR_ERR_FORMAT (the hash differs). */
-CR_MUST cr_status cr_pretrained_file(const char *name, char **path);
+CR_MUST cr_status cr_pretrained_file(const char *name, char path[CR_PATH_MAX]);
 
 /* ---- pretrained/download.c ---- */
 

@@ -102,7 +102,6 @@ static cr_status check_channels(const struct cr_config *config, const char *fold
                                     saved.config);
         cr_config_close(stored);
     }
-    cr_saved_model_free(&saved);
     return status;
 }
 
@@ -128,7 +127,7 @@ static void describe_published(const char *given, char *out, size_t bytes) {
 /* Published weights are downloaded here, before anything else takes time. */
 cr_status cr_state_weights_there(const struct cr_config *config) {
     const char *given = config->model.weights;
-    char       *path;
+    char        path[CR_PATH_MAX];
     if (*given && cr_fs_is_dir(given)) return check_channels(config, given);
     if (!*given || access(given, F_OK) == 0 || errno != ENOENT || cr_st_key(given))
         return CR_OK; /* other errors are reported when the file is read */
@@ -140,9 +139,7 @@ cr_status cr_state_weights_there(const struct cr_config *config) {
                               "network, a checkpoint or a run), or model.weights= to train from scratch%s",
                               published);
     }
-    CR_TRY(cr_pretrained_file(given, &path));
-    cr_free(path);
-    return CR_OK;
+    return cr_pretrained_file(given, path);
 }
 
 /* Replaces the classifier of the network in the list by that of the file, which may have other layers or none: its
@@ -275,13 +272,13 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     struct cr_state_list   list;
     struct cr_state_sparse sparse     = {0};
     struct cr_st_file     *file       = NULL;
-    char                  *path       = NULL;
     bool                   fresh_head = false;
-    cr_status              status     = CR_OK;
-    struct finite_io       finite     = {.below = cr_state_io(s)};
-    struct cr_ckpt_io      io         = {.self = &finite, .put = finite_put, .parallel_put = finite.below.parallel_put};
-    struct cr_stem_filter  stem       = {.param = CR_NONE};
-    CR_TRY_OUT(cr_ckpt_model_path(given, &path));
+    char                   path[CR_PATH_MAX];
+    cr_status              status = CR_OK;
+    struct finite_io       finite = {.below = cr_state_io(s)};
+    struct cr_ckpt_io      io     = {.self = &finite, .put = finite_put, .parallel_put = finite.below.parallel_put};
+    struct cr_stem_filter  stem   = {.param = CR_NONE};
+    CR_TRY_OUT(cr_ckpt_model_path(given, path));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
     CR_TRY_OUT(cr_ckpt_open_weights(path, list.tensor, list.count, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
@@ -299,7 +296,6 @@ out:
     cr_stem_filter_free(&stem);
     cr_state_sparse_close(&sparse);
     cr_st_close(file);
-    cr_free(path);
     cr_arena_free(&arena);
     return status;
 }

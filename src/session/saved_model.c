@@ -15,83 +15,48 @@ enum { CLASSES_FILE_MAX = 64 << 20, CLASSES_MAX = 1000000, NAME_SHOWN = 100 };
 
 /* ---- finding ---- */
 
-static cr_status copy(const char *text, char **out) {
-    *out = cr_strdup(text);
-    return *out ? CR_OK : CR_NO_MEMORY(strlen(text));
-}
-
-static cr_status join(const char *folder, const char *name, char **out) {
-    char path[CR_PATH_MAX];
-    CR_TRY(cr_path_join(path, folder, "%s", name));
-    return copy(path, out);
-}
-
 static cr_status find_in_checkpoint(const char *folder, struct cr_saved_model *out) {
-    CR_TRY(join(folder, "config.ini", &out->config));
-    return cr_fs_has_file(folder, "ema.safetensors") ? join(folder, "ema.safetensors", &out->weights)
-                                                     : copy(folder, &out->weights);
+    CR_TRY(cr_path_join(out->config, folder, "config.ini"));
+    return cr_fs_has_file(folder, "ema.safetensors") ? cr_path_join(out->weights, folder, "ema.safetensors")
+                                                     : cr_path_copy(out->weights, folder);
 }
 
 static cr_status find_in_folder(const char *path, struct cr_saved_model *out) {
-    char *checkpoint;
+    char checkpoint[CR_PATH_MAX];
     if (cr_fs_has_file(path, "model.safetensors")) return find_in_checkpoint(path, out);
-    CR_TRY(cr_ckpt_find_best(path, &checkpoint));
-    if (!checkpoint)
-        return CR_FAIL(CR_ERR_CONFIG,
-                       "%s: is no run folder: it holds neither model.safetensors nor a checkpoint "
-                       "that can be read",
-                       path);
-    cr_status status = find_in_checkpoint(checkpoint, out);
-    cr_free(checkpoint);
-    return status;
+    CR_TRY(cr_ckpt_find_best(path, checkpoint));
+    if (*checkpoint) return find_in_checkpoint(checkpoint, out);
+    return CR_FAIL(CR_ERR_CONFIG,
+                   "%s: is no run folder: it holds neither model.safetensors nor a checkpoint that can be read", path);
 }
 
 static cr_status find_near_file(const char *path, struct cr_saved_model *out) {
     char folder[CR_PATH_MAX];
     cr_path_folder(folder, path);
-    CR_TRY(join(folder, "config.ini", &out->config));
-    return copy(path, &out->weights);
+    CR_TRY(cr_path_join(out->config, folder, "config.ini"));
+    return cr_path_copy(out->weights, path);
 }
 
 static cr_status find_published(const char *name, const char *config, struct cr_saved_model *out) {
     if (!config)
         return CR_FAIL(CR_ERR_CONFIG, "%s: is the name of published weights: give the configuration of their network",
                        name);
-    CR_TRY(copy(name, &out->weights));
-    return copy(config, &out->config);
+    CR_TRY(cr_path_copy(out->weights, name));
+    return cr_path_copy(out->config, config);
 }
 
-static cr_status find(const char *path, const char *config, struct cr_saved_model *out) {
+cr_status cr_saved_model_find(const char *path, const char *config, struct cr_saved_model *out) {
     if (access(path, F_OK) != 0 && !cr_st_key(path)) {
         const int error = errno;
         if (error == ENOENT && cr_pretrained_is_name(path)) return find_published(path, config, out);
         return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(error));
     }
     CR_TRY(cr_fs_is_dir(path) ? find_in_folder(path, out) : find_near_file(path, out));
-    if (config) {
-        cr_free(out->config);
-        return copy(config, &out->config);
-    }
+    if (config) return cr_path_copy(out->config, config);
     if (cr_fs_is_file(out->config)) return CR_OK;
     if (cr_ends_with(path, ".ini"))
         return CR_FAIL(CR_ERR_CONFIG, "%s: is a configuration file; a trained network is its run folder", path);
     return CR_FAIL(CR_ERR_CONFIG, "%s: does not exist: %s needs the configuration of its network", out->config, path);
-}
-
-cr_status cr_saved_model_find(const char *path, const char *config, struct cr_saved_model *out) {
-    struct cr_saved_model found  = {0};
-    cr_status             status = find(path, config, &found);
-    if (status == CR_OK)
-        *out = found;
-    else
-        cr_saved_model_free(&found);
-    return status;
-}
-
-void cr_saved_model_free(struct cr_saved_model *model) {
-    cr_free(model->config);
-    cr_free(model->weights);
-    *model = (struct cr_saved_model){0};
 }
 
 /* ---- classes ---- */
@@ -119,29 +84,25 @@ static cr_status fail_no_classes(const struct cr_st_file *file, const char *path
 
 cr_status cr_saved_model_classes(const struct cr_config *config, int *classes) {
     static const char *const names[] = {"fc.bias", "fc.weight"};
-    struct cr_st_file       *file    = NULL;
-    char                    *path    = NULL;
-    cr_status                status;
+    struct cr_st_file       *file;
+    char                     path[CR_PATH_MAX];
     *classes = (int)config->model.classes;
     if (*classes) return CR_OK;
-    CR_TRY_OUT(cr_ckpt_model_path(config->model.weights, &path));
-    CR_TRY_OUT(cr_ckpt_open_weights(path, NULL, 0, &file));
+    CR_TRY(cr_ckpt_model_path(config->model.weights, path));
+    CR_TRY(cr_ckpt_open_weights(path, NULL, 0, &file));
     for (size_t i = 0; i < CR_COUNT(names) && !*classes; i++) {
         const struct cr_st_entry *e = cr_st_find(file, names[i]);
         if (e && e->dims >= 1 && e->dim[0] > 0 && e->dim[0] <= CLASSES_MAX) *classes = (int)e->dim[0];
     }
-    if (!*classes) status = fail_no_classes(file, path);
-out:
+    const cr_status status = *classes ? CR_OK : fail_no_classes(file, path);
     cr_st_close(file);
-    cr_free(path);
     return status;
 }
 
 cr_status cr_saved_model_path_beside(const char *weights, const char *name, char *path) {
-    char *model, folder[CR_PATH_MAX];
-    CR_TRY(cr_ckpt_model_path(weights, &model));
+    char model[CR_PATH_MAX], folder[CR_PATH_MAX];
+    CR_TRY(cr_ckpt_model_path(weights, model));
     cr_path_folder(folder, model);
-    cr_free(model);
     return cr_path_join(path, folder, "%s", name);
 }
 
@@ -196,8 +157,8 @@ static cr_status parse_names(const char *text, struct cr_arena *arena, const cha
  * weights says why. */
 static cr_status names_in_file(const char *weights, struct cr_arena *arena, const char ***names, int *count) {
     struct cr_st_file *file = NULL;
-    char              *path;
-    CR_TRY(cr_ckpt_model_path(weights, &path));
+    char               path[CR_PATH_MAX];
+    CR_TRY(cr_ckpt_model_path(weights, path));
     cr_status   status = cr_st_open_any(path, &file);
     const char *text   = status == CR_OK ? cr_st_meta_find(file, CR_CKPT_CLASS_NAMES) : NULL;
     if (text) status = parse_names(text, arena, names, count);
@@ -206,26 +167,24 @@ static cr_status names_in_file(const char *weights, struct cr_arena *arena, cons
         status = CR_OK;
     }
     cr_st_close(file);
-    cr_free(path);
     return status;
 }
 
 cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count) {
-    char     *text = NULL, *model = NULL, path[CR_PATH_MAX];
+    char     *text = NULL, path[CR_PATH_MAX];
     cr_status status;
     *names = NULL;
     *count = 0;
     CR_TRY(names_in_file(weights, arena, names, count));
     if (*count) return CR_OK;
     CR_TRY_OUT(read_beside(weights, "classes.txt", path, &text));
-    if (!text) CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
-    if (!text && cr_pretrained_has_imagenet_classes(model)) {
+    if (!text) CR_TRY_OUT(cr_ckpt_model_path(weights, path));
+    if (!text && cr_pretrained_has_imagenet_classes(path)) {
         text = cr_strdup(cr_imagenet_classes);
         if (!text) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the names of classes");
     }
     if (text) CR_TRY_OUT(split_lines(text, arena, names, count));
 out:
-    cr_free(model);
     cr_free(text);
     return status;
 }

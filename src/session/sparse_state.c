@@ -293,15 +293,12 @@ out:
 }
 
 cr_status cr_state_is_pruned(const char *given, bool *pruned) {
-    struct cr_st_file *file = NULL;
-    char              *path = NULL;
-    cr_status          status;
+    struct cr_st_file *file;
+    char               path[CR_PATH_MAX];
     *pruned = false;
-    CR_TRY_OUT(cr_ckpt_model_path(given, &path));
-    CR_TRY_OUT(cr_st_open_any(path, &file));
-    CR_TRY_OUT(cr_ckpt_is_sparse(file, path, pruned));
-out:
+    CR_TRY(cr_ckpt_model_path(given, path));
+    CR_TRY(cr_st_open_any(path, &file));
+    const cr_status status = cr_ckpt_is_sparse(file, path, pruned);
     cr_st_close(file);
-    cr_free(path);
     return status;
 }

@@ -10,7 +10,7 @@
 static cr_status read_pattern(struct cr_session *s, const char *given) {
     struct cr_state_sparse sparse = {0};
     struct cr_st_file     *file   = NULL;
-    char                  *path   = NULL;
+    char                   path[CR_PATH_MAX];
     bool                   pruned = false;
     cr_status              status = CR_OK;
     if (!given || !*given) return CR_OK;
@@ -18,7 +18,7 @@ static cr_status read_pattern(struct cr_session *s, const char *given) {
     if (status == CR_ERR_MEMORY) return cr_error_forward(status, __FILE__, __LINE__);
     if (status != CR_OK) cr_error_clear();
     if (!pruned) return CR_OK;
-    CR_TRY_OUT(cr_ckpt_model_path(given, &path));
+    CR_TRY_OUT(cr_ckpt_model_path(given, path));
     CR_TRY_OUT(cr_st_open(path, &file));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, true, &sparse));
     s->pattern  = sparse.mask;
@@ -26,7 +26,6 @@ static cr_status read_pattern(struct cr_session *s, const char *given) {
 out:
     cr_state_sparse_close(&sparse);
     cr_st_close(file);
-    cr_free(path);
     return status;
 }
 

@@ -6,7 +6,6 @@
 #include "session/saved_model.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -184,7 +183,7 @@ static void log_teacher(const struct cr_config *c, const struct cr_teacher *teac
 
 cr_status cr_session_open_teacher(const struct cr_config *c, const struct cr_dataset *data, int classes,
                                   struct cr_teacher **out) {
-    struct cr_saved_model   files   = {0};
+    struct cr_saved_model   files;
     const struct cr_config *teacher = NULL;
     struct cr_prepare       prepare;
     cr_status               status;
@@ -199,7 +198,6 @@ cr_status cr_session_open_teacher(const struct cr_config *c, const struct cr_dat
     log_teacher(c, *out);
 out:
     cr_config_close(teacher);
-    cr_saved_model_free(&files);
     return status;
 }
 

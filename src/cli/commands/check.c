@@ -172,6 +172,5 @@ cr_status cr_cmd_check(const struct cr_args *args, struct cr_result *out) {
     CR_TRY(cr_cmd_source_find(args, &source));
     cr_status status = check_devices(args, &source, &first, args->value[CR_OPT_DEVICES], batch, &out->text);
     cr_config_close(first);
-    cr_cmd_source_free(&source);
     return status;
 }

@@ -84,16 +84,15 @@ static cr_status copy(const char *folder, char name[CR_PATH_MAX], bool included)
 }
 
 cr_status cr_cmd_config_copy(const struct cr_args *args, struct cr_result *out) {
-    char folder[CR_PATH_MAX], name[CR_PATH_MAX], *found;
+    char folder[CR_PATH_MAX], name[CR_PATH_MAX], found[CR_PATH_MAX];
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_installed_configs(folder));
     if (!args->operands) return list(folder, &out->text);
-    CR_TRY(cr_cmd_installed_config(args->operand[0], &found));
-    if (!found)
+    CR_TRY(cr_cmd_installed_config(args->operand[0], found));
+    if (!*found)
         return cr_args_fail(args, "%s: no such configuration is installed; cresnet config lists them",
                             args->operand[0]);
     snprintf(name, sizeof name, "%s", strrchr(found, '/') + 1);
-    cr_free(found);
     if (access(name, F_OK) == 0)
         return cr_args_fail(args, "%s: exists here already and is not replaced: rename it first", name);
     for (int i = 0; *name && i < INCLUDES_MAX; i++) CR_TRY(copy(folder, name, i > 0));

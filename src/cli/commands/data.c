@@ -6,10 +6,8 @@
 #include "formats/json_write.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20, SIDE_MAX = 8192, JPEG_QUALITY = 90 };
@@ -332,12 +330,11 @@ static cr_status check_options(const struct cr_args *args, const char *word) {
 
 /* Sets *folder when the only operand is a folder of images or packed files: `data DIR` is `data stat DIR`. */
 static cr_status is_data_folder(const struct cr_args *args, bool *folder) {
-    char *run = NULL;
+    char run[CR_PATH_MAX];
     *folder = args->operands == 1 && cr_fs_is_dir(args->operand[0]) && !cr_fs_has_file(args->operand[0], "config.ini");
     if (!*folder) return CR_OK;
-    CR_TRY(cr_cmd_checkpoint_find(args, args->operand[0], &run));
-    *folder = !run;
-    cr_free(run);
+    CR_TRY(cr_cmd_checkpoint_find(args, args->operand[0], run));
+    *folder = !*run;
     return CR_OK;
 }
 

@@ -9,7 +9,6 @@
 #include "session/scores/temperature.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* The table of --csv. */

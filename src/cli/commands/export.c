@@ -19,12 +19,12 @@ static cr_status export_weights(const void *context, const char *file) {
     struct cr_cmd_names   names = {0};
     struct cr_text        list  = {0};
     struct cr_json_writer w     = cr_json_writer(&list, CR_JSON_SPACED);
-    char                 *path  = NULL, chosen[CR_PATH_MAX];
+    char                  path[CR_PATH_MAX], chosen[CR_PATH_MAX];
     cr_status             status;
     if (args->overrides)
         return cr_args_fail(args, "%s: configuration keys can only be set for an ONNX file", args->override[0]);
     CR_TRY(cr_cmd_weights_choose(args, args->operand[0], chosen));
-    CR_TRY_OUT(cr_ckpt_model_path(chosen, &path));
+    CR_TRY_OUT(cr_ckpt_model_path(chosen, path));
     CR_TRY_OUT(cr_cmd_names_load(path, &names));
     if (names.count) cr_json_put_strings(&w, NULL, names.at, names.count);
     if (list.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: class names");
@@ -32,7 +32,6 @@ static cr_status export_weights(const void *context, const char *file) {
 out:
     cr_text_free(&list);
     cr_arena_free(&names.arena);
-    cr_free(path);
     return status;
 }
 

@@ -44,7 +44,8 @@ static cr_status train_size(const struct cr_config *c, struct cr_size_schedule *
 static cr_status open_model(struct plan *p, const struct cr_args *args) {
     const struct cr_config         *c       = p->config;
     struct cr_session              *s       = &p->session;
-    const struct cr_session_options options = {.kernel_times_from = p->source.folder, .retune = true};
+    const struct cr_session_options options = {.kernel_times_from = *p->source.folder ? p->source.folder : NULL,
+                                               .retune            = true};
     struct cr_prepare               eval;
     int                             classes, size;
     int64_t                         ranks;
@@ -244,7 +245,6 @@ static void plan_close(struct plan *p) {
     cr_program_free(&p->program);
     cr_session_close(&p->session);
     cr_config_close(p->config);
-    cr_cmd_source_free(&p->source);
 }
 
 /* Each form of output excludes the others. `early`: the program is printed after a pass that is not the last one. */

@@ -6,7 +6,6 @@
 #include "formats/json_write.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { BATCH_MAX = 32, TOP_DEFAULT = 5, TOP_MAX = 1000000, PRINT_IMAGES = 256, COLUMN_MAX = 60 };

@@ -233,17 +233,14 @@ static cr_status open_config(const struct cr_args *args, const struct cr_config 
     struct cr_args           all = *args;
     char                     buffer[64];
     const char              *pattern = cr_prune_pattern_key(args, buffer, sizeof buffer);
-    cr_status                status;
     CR_TRY(cr_cmd_source_find(args, &source));
-    CR_ALLOC_OUT(all.override, CR_COUNT(reset) + 1 + (size_t)args->overrides);
+    CR_ALLOC(all.override, CR_COUNT(reset) + 1 + (size_t)args->overrides);
     all.overrides = 0;
-    for (size_t i = 0; i < CR_COUNT(reset) && source.folder; i++) all.override[all.overrides++] = reset[i];
+    for (size_t i = 0; i < CR_COUNT(reset) && *source.folder; i++) all.override[all.overrides++] = reset[i];
     if (pattern) all.override[all.overrides++] = pattern;
     for (int i = 0; i < args->overrides; i++) all.override[all.overrides++] = args->override[i];
-    CR_TRY_OUT(cr_cmd_config_open(&all, &source, NULL, config));
-out:
+    const cr_status status = cr_cmd_config_open(&all, &source, NULL, config);
     cr_free(all.override);
-    cr_cmd_source_free(&source);
     return status;
 }
 

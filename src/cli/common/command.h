@@ -111,18 +111,17 @@ bool cr_csv_add_confusion(struct cr_text *out, const struct cr_confusion *confus
 
 /* The operand CONFIG|RUN of most commands. */
 struct cr_cmd_source {
-    char *config;  /* path of the INI file; for a run or step folder, the one stored there */
-    char *folder;  /* the step folder, or NULL when the operand is an INI file; of a run folder, the checkpoint that
-                      cr_cmd_checkpoint_find chooses */
-    char *weights; /* the operand when it is a file of weights in a step folder, else NULL */
-    bool  stored;  /* the configuration is that of a run which --resume continues; the run loads the weights itself */
+    char config[CR_PATH_MAX];  /* the INI file; for a run or step folder, the one stored there */
+    char folder[CR_PATH_MAX];  /* the step folder, or "" when the operand is an INI file; of a run folder, the
+                                  checkpoint that cr_cmd_checkpoint_find chooses */
+    char weights[CR_PATH_MAX]; /* the operand when it is a file of weights in a step folder, else "" */
+    bool stored; /* the configuration is that of a run which --resume continues; the run loads the weights itself */
     /* Borrowed; NULL at first. A configuration of this source: cr_cmd_config_open then reads no file again. */
     const struct cr_config *read;
 };
 /* Resolves operand 0: an INI file, a run or step folder, or a file of weights in a step folder. Without an operand, the
- * run that --resume PATH names. CR_ERR_USAGE without both. The caller frees *out with cr_cmd_source_free. */
+ * run that --resume PATH names. CR_ERR_USAGE without both. */
 CR_MUST cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out);
-void              cr_cmd_source_free(struct cr_cmd_source *source);
 /* Reads the configuration of a source with the overrides of the command line. `first` (may be NULL) is an override that
  * is applied before them. The weights of a folder are loaded unless the command line names others. For commands that
  * use trained weights, cr_cmd_weights_choose resolves model.weights. */
@@ -152,9 +151,8 @@ static inline struct cr_args cr_cmd_behind(const struct cr_args *args) {
  * finds. */
 CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, const struct cr_config **config);
 /* cli/common/run_weights.c: chooses a checkpoint of a run folder: by --last or --step, else the best one, or the newest
- * one when the run has no best. *out is a step folder, which the caller frees with cr_free, or NULL with CR_OK when the
- * folder holds no checkpoint. */
-CR_MUST cr_status cr_cmd_checkpoint_find(const struct cr_args *args, const char *run, char **out);
+ * one when the run has no best. `out` becomes a step folder, or "" with CR_OK when the folder holds no checkpoint. */
+CR_MUST cr_status cr_cmd_checkpoint_find(const struct cr_args *args, const char *run, char out[CR_PATH_MAX]);
 /* cli/common/run_weights.c: chooses the weights that `given` stands for and logs one line that names them. Of a run
  * folder, the checkpoint of cr_cmd_checkpoint_find; of a checkpoint, the moving averages when it has them, unless
  * --no-ema is given. Writes the path of a file of weights, or of a step folder whose model.safetensors is meant. A path
@@ -162,8 +160,8 @@ CR_MUST cr_status cr_cmd_checkpoint_find(const struct cr_args *args, const char 
  * --ema is given and there are no averages. */
 CR_MUST cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, char path[CR_PATH_MAX]);
 /* Path of an installed configuration of this name (PREFIX/share/cresnet/configs, found relative to the program; a
- * leading configs/ is ignored). *out is NULL when there is none; the caller frees it with cr_free. */
-CR_MUST cr_status cr_cmd_installed_config(const char *name, char **out);
+ * leading configs/ is ignored). `out` is "" when there is none. */
+CR_MUST cr_status cr_cmd_installed_config(const char *name, char out[CR_PATH_MAX]);
 /* The folder of the installed configurations. CR_ERR_CONFIG when there is none, as for a program in a build folder. */
 CR_MUST cr_status cr_cmd_installed_configs(char out[CR_PATH_MAX]);
 

@@ -20,28 +20,18 @@ double cr_cmd_median_ms(int64_t *times, int64_t count) {
 
 /* ---- the configuration ---- */
 
-static cr_status copy_path(const char *dir, const char *name, char **out) {
-    char path[CR_PATH_MAX];
-    CR_TRY(cr_path_join(path, dir, "%s", name));
-    *out = cr_strdup(path);
-    return *out ? CR_OK : CR_NO_MEMORY(strlen(path));
-}
-
 static cr_status find_in_folder(const struct cr_args *args, const char *given, struct cr_cmd_source *out) {
-    char path[CR_PATH_MAX];
-    CR_TRY(cr_path_join(path, given, "config.ini"));
-    if (cr_fs_is_file(path)) { /* a step folder */
-        out->folder = cr_strdup(given);
-        if (!out->folder) return CR_NO_MEMORY(strlen(given));
-    } else
-        CR_TRY(cr_cmd_checkpoint_find(args, given, &out->folder));
-    if (!out->folder)
+    if (cr_fs_has_file(given, "config.ini")) /* a step folder */
+        CR_TRY(cr_path_copy(out->folder, given));
+    else
+        CR_TRY(cr_cmd_checkpoint_find(args, given, out->folder));
+    if (!*out->folder)
         return CR_FAIL(
             CR_ERR_CONFIG,
             "%s: is neither a configuration file nor a run folder (it holds no config.ini and no checkpoint); for a "
             "folder of images: cresnet finetune %s",
             given, given);
-    return copy_path(out->folder, "config.ini", &out->config);
+    return cr_path_join(out->config, out->folder, "config.ini");
 }
 
 static bool is_weights(const char *path) {
@@ -54,12 +44,9 @@ static bool is_weights(const char *path) {
 /* model.safetensors or ema.safetensors of a checkpoint: config.ini in the same folder describes the network. */
 static cr_status find_weights(const char *given, struct cr_cmd_source *out) {
     struct cr_st_file *file;
-    char               folder[CR_PATH_MAX];
-    cr_path_folder(folder, given);
-    out->folder  = cr_strdup(folder);
-    out->weights = cr_strdup(given);
-    if (!out->folder || !out->weights) return CR_NO_MEMORY(strlen(given));
-    CR_TRY(copy_path(out->folder, "config.ini", &out->config));
+    CR_TRY(cr_path_copy(out->weights, given));
+    cr_path_folder(out->folder, given);
+    CR_TRY(cr_path_join(out->config, out->folder, "config.ini"));
     if (cr_fs_is_file(out->config)) return CR_OK;
     CR_TRY(cr_st_open_any(given, &file)); /* what is no file of weights needs no configuration */
     cr_st_close(file);
@@ -91,56 +78,38 @@ static cr_status find_file(const struct cr_args *args, const char *given, struct
     if (cr_is_image_name(given)) return fail_image(args, given);
     if ((is_weights(given) && cr_fs_is_file(given)) || cr_st_key(given)) return find_weights(given, out);
     if (stat(given, &st) != 0) {
-        CR_TRY(cr_cmd_installed_config(given, &out->config));
-        if (out->config)
+        CR_TRY(cr_cmd_installed_config(given, out->config));
+        if (*out->config)
             cr_log(CR_LOG_INFO, "config  %s does not exist here; using the installed %s", given, out->config);
-        if (out->config) return CR_OK;
+        if (*out->config) return CR_OK;
     }
-    out->config = cr_strdup(given);
-    return out->config ? CR_OK : CR_NO_MEMORY(strlen(given));
+    return cr_path_copy(out->config, given);
 }
 
 /* A run that `train --resume PATH` continues needs no other configuration than that of its last checkpoint. */
 static cr_status find_resumed(const struct cr_args *args, const char *path, struct cr_cmd_source *out) {
-    char file[CR_PATH_MAX], *checkpoint;
+    char *checkpoint;
     if (!cr_fs_is_dir(path))
         return cr_args_fail(args, "--resume %s: no such run folder or checkpoint; a CONFIG takes --resume auto", path);
     out->stored = true;
-    CR_TRY(cr_path_join(file, path, "config.ini")); /* of a checkpoint */
-    if (cr_fs_is_file(file)) return copy_path(path, "config.ini", &out->config);
+    CR_TRY(cr_path_join(out->config, path, "config.ini")); /* of a checkpoint */
+    if (cr_fs_is_file(out->config)) return CR_OK;
     CR_TRY(cr_ckpt_find_intact(path, &checkpoint));
     if (!checkpoint) return cr_args_fail(args, "--resume %s: no checkpoint there (no step-N folder)", path);
-    const cr_status status = copy_path(checkpoint, "config.ini", &out->config);
+    const cr_status status = cr_path_join(out->config, checkpoint, "config.ini");
     cr_free(checkpoint);
     return status;
 }
 
 cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out) {
-    struct cr_cmd_source source = {0};
-    cr_status            status;
-    const char          *resumed = args->value[CR_OPT_RESUME];
-    const bool           path = resumed && strcmp(resumed, "auto") != 0; /* of a run or checkpoint, not of a CONFIG */
-    if (!args->operands && !path) return fail_usage(args, "no configuration file given");
+    const char *resumed = args->value[CR_OPT_RESUME];
+    const bool  path    = resumed && strcmp(resumed, "auto") != 0; /* of a run or checkpoint, not of a CONFIG */
+    *out                = (struct cr_cmd_source){0};
     if (!args->operands)
-        status = find_resumed(args, resumed, &source);
-    else if (!*args->operand[0])
-        status = cr_args_fail(args, "the name of the configuration file is empty");
-    else if (cr_fs_is_dir(args->operand[0]))
-        status = find_in_folder(args, args->operand[0], &source);
-    else
-        status = find_file(args, args->operand[0], &source);
-    if (status == CR_OK)
-        *out = source;
-    else
-        cr_cmd_source_free(&source);
-    return status;
-}
-
-void cr_cmd_source_free(struct cr_cmd_source *source) {
-    cr_free(source->config);
-    cr_free(source->folder);
-    cr_free(source->weights);
-    *source = (struct cr_cmd_source){0};
+        return path ? find_resumed(args, resumed, out) : fail_usage(args, "no configuration file given");
+    if (!*args->operand[0]) return cr_args_fail(args, "the name of the configuration file is empty");
+    return cr_fs_is_dir(args->operand[0]) ? find_in_folder(args, args->operand[0], out)
+                                          : find_file(args, args->operand[0], out);
 }
 
 /* The commands that want a trained classifier do not use the weights that a training with a new classifier starts
@@ -174,8 +143,8 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     cr_status      status  = CR_OK;
     int            count   = 0;
     CR_ALLOC(list, (size_t)args->overrides + 2);
-    if (source->folder) {
-        cr_text_add(&weights, "model.weights=%s", source->weights ? source->weights : source->folder);
+    if (*source->folder) {
+        cr_text_add(&weights, "model.weights=%s", *source->weights ? source->weights : source->folder);
         if (weights.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
         list[count++] = weights.data;
     }
@@ -184,8 +153,8 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     if (source->read)
         CR_TRY_OUT(cr_config_reopen(out, source->read, list, count));
     else
-        CR_TRY_OUT((source->folder || source->stored ? cr_config_open_stored : cr_config_open)(out, source->config,
-                                                                                               list, count));
+        CR_TRY_OUT((*source->folder || source->stored ? cr_config_open_stored : cr_config_open)(out, source->config,
+                                                                                                list, count));
     status = choose_weights(args, out);
     if (status != CR_OK) {
         cr_config_close(*out);
@@ -200,9 +169,7 @@ out:
 cr_status cr_cmd_config(const struct cr_args *args, const struct cr_config **out) {
     struct cr_cmd_source source;
     CR_TRY(cr_cmd_source_find(args, &source));
-    cr_status status = cr_cmd_config_open(args, &source, NULL, out);
-    cr_cmd_source_free(&source);
-    return status;
+    return cr_cmd_config_open(args, &source, NULL, out);
 }
 
 cr_status cr_cmd_config_of_weights(const struct cr_args *args, const struct cr_config **out) {
@@ -223,11 +190,7 @@ cr_status cr_cmd_data_config(const struct cr_args *args, const struct cr_config 
     const char         **list;
     struct cr_text       root = {0}, kind = {0};
     if (!args->operands || !cr_fs_is_dir(args->operand[0])) return cr_cmd_config(args, config);
-    if (cr_cmd_source_find(args, &source) == CR_OK) {
-        cr_status status = cr_cmd_config_open(args, &source, NULL, config);
-        cr_cmd_source_free(&source);
-        return status;
-    }
+    if (cr_cmd_source_find(args, &source) == CR_OK) return cr_cmd_config_open(args, &source, NULL, config);
     cr_error_clear();
     CR_ALLOC(list, (size_t)args->overrides + 2);
     cr_text_add(&root, "data.root=%s", args->operand[0]);

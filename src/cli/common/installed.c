@@ -4,7 +4,6 @@
 #include "cli/common/command.h"
 #include "core/files.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,14 +35,13 @@ cr_status cr_cmd_installed_configs(char out[CR_PATH_MAX]) {
                    out);
 }
 
-cr_status cr_cmd_installed_config(const char *name, char **out) {
+cr_status cr_cmd_installed_config(const char *name, char out[CR_PATH_MAX]) {
     static const char prefix[] = "configs/";
-    char              folder[CR_PATH_MAX], path[CR_PATH_MAX], real[PATH_MAX];
-    *out = NULL;
+    char              folder[CR_PATH_MAX], path[CR_PATH_MAX];
+    *out = 0;
     if (strncmp(name, prefix, strlen(prefix)) == 0) name += strlen(prefix);
     if (!*name || strchr(name, '/') || !program_folder(folder)) return CR_OK;
     CR_TRY(cr_path_join(path, folder, "%s/cresnet/configs/%s", CR_DATA_FROM_BIN, name));
-    if (!cr_fs_is_file(path)) return CR_OK;
-    *out = cr_strdup(realpath(path, real) ? real : path);
-    return *out ? CR_OK : CR_NO_MEMORY(strlen(path));
+    if (cr_fs_is_file(path) && !realpath(path, out)) strcpy(out, path);
+    return CR_OK;
 }

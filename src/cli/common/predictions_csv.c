@@ -3,7 +3,6 @@
 #include "data/data.h"
 
 #include <errno.h>
-#include <stdio.h>
 
 enum { PIECE_BYTES = 1 << 20 };
 

@@ -5,7 +5,6 @@
 #include "pretrained/pretrained.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@ static const char *checkpoint_option(const struct cr_args *args) {
     return cr_args_has(args, CR_OPT_STEP) ? "--step" : NULL;
 }
 
-cr_status cr_cmd_checkpoint_find(const struct cr_args *args, const char *run, char **out) {
+cr_status cr_cmd_checkpoint_find(const struct cr_args *args, const char *run, char out[CR_PATH_MAX]) {
     int64_t step;
     if (cr_args_has(args, CR_OPT_LAST) && cr_args_has(args, CR_OPT_STEP))
         return cr_args_fail(args, "--last and --step exclude each other: give one of them");
@@ -120,19 +119,16 @@ static cr_status check_checkpoint_option(const struct cr_args *args, const char 
 
 /* Downloads published weights before anything else takes time. Their name stays in the configuration. */
 static cr_status fetch_published(const char *name) {
-    char *file;
+    char file[CR_PATH_MAX];
     if (access(name, F_OK) == 0 || errno != ENOENT || !cr_pretrained_is_name(name)) return CR_OK;
-    CR_TRY(cr_pretrained_file(name, &file));
+    CR_TRY(cr_pretrained_file(name, file));
     cr_log(CR_LOG_INFO, "weights: %s, %s", name, file);
-    cr_free(file);
     return CR_OK;
 }
 
 cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, char path[CR_PATH_MAX]) {
-    char     *folder;
-    cr_status status;
-    if (strlen(given) >= CR_PATH_MAX) return CR_FAIL(CR_ERR_USAGE, "the path of the weights is too long");
-    snprintf(path, CR_PATH_MAX, "%s", given);
+    char folder[CR_PATH_MAX];
+    CR_TRY(cr_path_copy(path, given));
     if (!*given || !cr_fs_is_dir(given)) {
         CR_TRY(refuse_options(args, given));
         if (!*given) return CR_OK;
@@ -147,9 +143,7 @@ cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, c
     if (cr_fs_has_file(given,
                        "model.safetensors.index.json")) /* weights in several files; resolved when they are read */
         return check_checkpoint_option(args, given);
-    CR_TRY(cr_cmd_checkpoint_find(args, given, &folder));
-    if (!folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
-    status = choose_in_checkpoint(args, folder, path);
-    cr_free(folder);
-    return status;
+    CR_TRY(cr_cmd_checkpoint_find(args, given, folder));
+    if (!*folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
+    return choose_in_checkpoint(args, folder, path);
 }

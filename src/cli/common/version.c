@@ -6,7 +6,6 @@
 #include "pretrained/pretrained.h"
 
 #include <png.h>
-#include <stdio.h>
 
 #include <jpeglib.h> /* needs stdio.h before it */
 #ifdef CR_WITH_ONEDNN

@@ -6,7 +6,6 @@
 #include "device/offline.h"
 #include "pretrained/pretrained.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static void add(struct cr_text *out, const char *s) {

@@ -142,8 +142,8 @@ out:
 
 /* The network of "resnet50.v2" is resnet50. */
 static cr_status use_published(struct cr_finetune *f, const char *name) {
-    char     *file;
-    cr_status status = cr_pretrained_file(name, &file);
+    char            file[CR_PATH_MAX];
+    const cr_status status = cr_pretrained_file(name, file);
     if (status != CR_OK) {
         char why[1500];
         if (!cr_pretrained_is_name(name)) return status;
@@ -156,7 +156,6 @@ static cr_status use_published(struct cr_finetune *f, const char *name) {
     f->trained_size = IMAGENET_SIZE;
     f->weights      = cr_arena_printf(&f->arena, "%s", name);
     f->network      = cr_arena_printf(&f->arena, "%.*s", (int)strcspn(name, "."), name);
-    cr_free(file);
     if (!f->weights || !f->network) return CR_NO_MEMORY(64);
     return cr_finetune_set(f, "model", "arch", NULL, "%s", f->network);
 }
@@ -184,12 +183,8 @@ static cr_status from_scratch(struct cr_finetune *f) {
 
 static cr_status use_file(struct cr_finetune *f, const char *path) {
     const char           *model = f->args->value[CR_OPT_MODEL];
-    struct cr_saved_model saved = {0};
-    if (cr_saved_model_find(path, NULL, &saved) == CR_OK) {
-        cr_status status = use_saved(f, &saved);
-        cr_saved_model_free(&saved);
-        return status;
-    }
+    struct cr_saved_model saved;
+    if (cr_saved_model_find(path, NULL, &saved) == CR_OK) return use_saved(f, &saved);
     if (cr_fs_is_dir(path) || (access(path, F_OK) != 0 && !cr_st_key(path)))
         return CR_ERR_CONFIG; /* the message is set */
     cr_error_clear();
@@ -230,13 +225,12 @@ cr_status cr_finetune_network(struct cr_finetune *f) {
 }
 
 bool cr_finetune_same_weights(const char *given, const char *stored) {
-    struct cr_saved_model saved = {0};
+    struct cr_saved_model saved;
     if (strcmp(given, "none") == 0) return !*stored;
     if (strcmp(given, stored) == 0 || cr_fs_is_same(given, stored)) return true;
     cr_error_hold();
     const bool same = cr_saved_model_find(given, NULL, &saved) == CR_OK && cr_fs_is_same(saved.weights, stored);
     cr_error_release();
     cr_error_clear();
-    cr_saved_model_free(&saved);
     return same;
 }

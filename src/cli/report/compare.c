@@ -32,16 +32,6 @@ static void name_runs(const struct cr_args *args, struct comparison *c) {
 
 /* ---- the table of runs ---- */
 
-static void add_cell(struct cr_text *out, bool left, const struct cr_text *text) {
-    cr_text_add(out, left ? "<td class=\"l\">" : "<td>");
-    cr_page_escape(out, text->length ? text->data : "-");
-    cr_text_add(out, "</td>");
-}
-
-static double last_of(const struct cr_series *s) {
-    return s ? s->value[s->count - 1] : NAN;
-}
-
 static void add_run(const struct comparison *c, int i, struct cr_text *out) {
     const struct cr_report_run *run    = &c->run[i];
     const struct cr_best        best   = cr_report_best(run);
@@ -49,28 +39,24 @@ static void add_run(const struct comparison *c, int i, struct cr_text *out) {
     const struct cr_series     *pruned = cr_report_series(run, "prune/sparsity"),
                            *kept       = cr_report_series(run, "sparsity/sparsity"),
                            *speed      = cr_report_series(run, "train/images_per_s");
-    struct cr_text subject = {0}, when = {0};
-    cr_report_subject(run, &subject);
-    cr_report_when(run, &when);
-    out->failed |= subject.failed || when.failed;
+    char subject[CR_PATH_MAX], when[CR_WHEN_MAX];
+    cr_report_subject(run, subject, sizeof subject);
+    cr_report_when(run, when);
     cr_text_add(out,
                 "<tr><td class=\"l\"><svg class=\"key\" viewBox=\"0 0 28 10\" aria-hidden=\"true\"><path class=\"line "
-                "s%d\" d=\"M1 5H27\"/></svg></td><td class=\"l\">",
+                "s%d\" d=\"M1 5H27\"/></svg></td>",
                 i + 1);
-    cr_page_escape(out, c->name[i]);
-    cr_text_add(out, "</td>");
-    add_cell(out, true, &subject);
-    add_cell(out, true, &when);
-    cr_page_number(out, "%.0f", last_of(cr_report_series(run, "train/epoch")));
+    cr_page_cell(out, c->name[i]);
+    cr_page_cell(out, subject);
+    cr_page_cell(out, *when ? when : "-");
+    cr_page_number(out, "%.0f", cr_series_last(cr_report_series(run, "train/epoch")));
     cr_page_number(out, "%.2f %%", best.top1 ? 100 * best.value : NAN);
     cr_page_number(out, "%.6g", best.top1 && epoch > 0 ? round(100 * best.step / epoch) / 100 : NAN);
-    cr_page_number(out, "%.4f", last_of(cr_report_series(run, "train/loss")));
-    cr_page_number(out, "%.4f", last_of(cr_report_series(run, "eval/loss")));
-    cr_page_number(out, "%.2f %%", 100 * last_of(pruned ? pruned : kept));
+    cr_page_number(out, "%.4f", cr_series_last(cr_report_series(run, "train/loss")));
+    cr_page_number(out, "%.4f", cr_series_last(cr_report_series(run, "eval/loss")));
+    cr_page_number(out, "%.2f %%", 100 * cr_series_last(pruned ? pruned : kept));
     cr_page_number(out, "%.0f", speed ? cr_series_median(speed) : NAN);
     cr_text_add(out, "</tr>\n");
-    cr_text_free(&subject);
-    cr_text_free(&when);
 }
 
 static void add_runs(const struct comparison *c, struct cr_text *out) {
@@ -147,9 +133,7 @@ static void add_configs(const struct comparison *c, struct cr_text *out) {
         for (int i = 0; i < c->count; i++) {
             struct cr_text value = {0};
             cr_value_print(key, c->run[i].config, &value);
-            cr_text_add(out, "<td class=\"l\">");
-            cr_page_escape(out, value.data ? value.data : "");
-            cr_text_add(out, "</td>");
+            cr_page_cell(out, value.data ? value.data : "");
             out->failed |= value.failed;
             cr_text_free(&value);
         }

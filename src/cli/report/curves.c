@@ -6,10 +6,6 @@
 
 /* ---- header and facts ---- */
 
-static double last_of(const struct cr_series *s) {
-    return s->value[s->count - 1];
-}
-
 static double mean_of(const struct cr_series *s) {
     double sum = 0;
     for (int i = 0; i < s->count; i++) sum += s->value[i];
@@ -34,7 +30,7 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
             cr_page_fact(out, "at step", "%.0f", best.step);
     }
     if (loss) {
-        cr_page_fact(out, "last training loss", "%.4f", last_of(loss));
+        cr_page_fact(out, "last training loss", "%.4f", cr_series_last(loss));
         if (run->log.total_steps)
             cr_page_fact(out, "steps done", "%.0f of %lld", loss->step[loss->count - 1],
                          (long long)run->log.total_steps);
@@ -43,8 +39,8 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
     }
     /* the configuration is that of the best checkpoint; the run may have been continued for more epochs */
     if (epoch)
-        cr_page_fact(out, "epochs", "%.0f of %.0f", last_of(epoch),
-                     CR_MAX(last_of(epoch), (double)run->config->train.epochs));
+        cr_page_fact(out, "epochs", "%.0f of %.0f", cr_series_last(epoch),
+                     CR_MAX(cr_series_last(epoch), (double)run->config->train.epochs));
     if (speed) cr_page_fact(out, "images/s, median", "%.0f", cr_series_median(speed));
     if (wait) cr_page_fact(out, "time waiting for data", "%.2f %%", 100 * mean_of(wait));
     cr_page_fact(out, "network", "%s", cr_word_arch(run->config->model.arch));
@@ -60,18 +56,16 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
     static const char *const parts[][2] = {{"curves", "Curves"}, {"speed", "Speed"},       {"evaluation", "Evaluation"},
                                            {"memory", "Memory"}, {"sparsity", "Sparsity"}, {"config", "Configuration"}};
     char                     name[CR_PATH_MAX];
-    struct cr_text           subject = {0}, when = {0}, title = {0};
+    char                     subject[CR_PATH_MAX], when[CR_WHEN_MAX], title[sizeof subject + sizeof when + 1];
     cr_report_name(run, name, sizeof name);
-    cr_report_subject(run, &subject);
-    cr_report_when(run, &when);
-    cr_text_add(&title, "%s%s%s", subject.data ? subject.data : "", when.length ? ", " : "",
-                when.data ? when.data : "");
-    out->failed |= subject.failed || when.failed || title.failed;
-    cr_page_begin(out, title.data ? title.data : name);
+    cr_report_subject(run, subject, sizeof subject);
+    cr_report_when(run, when);
+    snprintf(title, sizeof title, "%s%s%s", subject, *when ? ", " : "", when);
+    cr_page_begin(out, title);
     cr_text_add(out, "<header><h1>");
-    cr_page_escape(out, subject.data ? subject.data : name);
+    cr_page_escape(out, subject);
     cr_text_add(out, "</h1>\n<p class=\"sub\">");
-    if (when.length) cr_text_add(out, "%s of training; ", when.data);
+    if (*when) cr_text_add(out, "%s of training; ", when);
     cr_text_add(out, "run ");
     cr_page_escape(out, name);
     cr_text_add(out, ", weights of ");
@@ -85,9 +79,6 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
     cr_text_add(out, "</p>\n<nav aria-label=\"sections\">");
     for (size_t i = 0; i < CR_COUNT(parts); i++) cr_text_add(out, "<a href=\"#%s\">%s</a>", parts[i][0], parts[i][1]);
     cr_text_add(out, "</nav></header>\n");
-    cr_text_free(&subject);
-    cr_text_free(&when);
-    cr_text_free(&title);
 }
 
 /* ---- curves ---- */

@@ -36,9 +36,9 @@ static int compare_f1(const void *a, const void *b, void *scores) {
 
 static void add_class(const struct view *v, int label, struct cr_text *out) {
     const struct cr_class_score *s = &v->score[label];
-    cr_text_add(out, "<tr><td class=\"l\">");
-    cr_page_escape(out, name_of(v, label));
-    cr_text_add(out, "</td><td>%lld</td><td>%lld</td>", (long long)s->images, (long long)s->correct);
+    cr_text_add(out, "<tr>");
+    cr_page_cell(out, name_of(v, label));
+    cr_text_add(out, "<td>%lld</td><td>%lld</td>", (long long)s->images, (long long)s->correct);
     cr_page_number(out, "%.2f %%", 100 * fraction(s->correct, s->predicted));
     cr_page_number(out, "%.2f %%", 100 * fraction(s->correct, s->images));
     cr_page_number(out, "%.2f %%", 100 * cr_class_f1(s));
@@ -177,11 +177,10 @@ static void add_pairs(const struct view *v, struct cr_text *out) {
     cr_text_add(out, "<div class=\"wide\"><table><tr><th class=\"l\">label</th><th class=\"l\">"
                      "predicted</th><th>images</th><th>%% of the label</th></tr>\n");
     for (int i = 0; i < pairs; i++) {
-        cr_text_add(out, "<tr><td class=\"l\">");
-        cr_page_escape(out, name_of(v, pair[i].label));
-        cr_text_add(out, "</td><td class=\"l\">");
-        cr_page_escape(out, name_of(v, pair[i].predicted));
-        cr_text_add(out, "</td><td>%lld</td>", (long long)pair[i].count);
+        cr_text_add(out, "<tr>");
+        cr_page_cell(out, name_of(v, pair[i].label));
+        cr_page_cell(out, name_of(v, pair[i].predicted));
+        cr_text_add(out, "<td>%lld</td>", (long long)pair[i].count);
         cr_page_number(out, "%.2f %%", 100 * fraction(pair[i].count, v->score[pair[i].label].images));
         cr_text_add(out, "</tr>\n");
     }
@@ -206,9 +205,9 @@ static cr_status add_image(struct cr_text *out, const struct cr_image *image, co
 }
 
 static void add_probability(struct cr_text *out, const char *what, const char *name, double probability) {
-    cr_text_add(out, "<tr><td class=\"l\">%s</td><td class=\"l\">", what);
-    cr_page_escape(out, name);
-    cr_text_add(out, "</td><td>%.1f&nbsp;%%</td></tr>", 100 * probability);
+    cr_text_add(out, "<tr><td class=\"l\">%s</td>", what);
+    cr_page_cell(out, name);
+    cr_text_add(out, "<td>%.1f&nbsp;%%</td></tr>", 100 * probability);
 }
 
 static cr_status add_top_loss(const struct view *v, int index, struct cr_text *out) {
@@ -249,16 +248,20 @@ static cr_status add_top_losses(const struct view *v, struct cr_text *out) {
 
 /* ---- the section ---- */
 
+void cr_report_skipped(struct cr_text *out, const struct cr_scores *s) {
+    cr_text_add(out, "</dl>\n");
+    if (s->corrupt)
+        cr_page_note(out, "%lld unreadable image%s skipped.", (long long)s->corrupt,
+                     s->corrupt == 1 ? " was" : "s were");
+}
+
 static void add_scores(const struct cr_scores *s, int classes, struct cr_text *out) {
     cr_text_add(out, "<dl class=\"facts\">");
     cr_page_fact(out, "top-1", "%.2f %%", 100 * fraction(s->correct1, s->images));
     if (cr_top5_tells(classes)) cr_page_fact(out, "top-5", "%.2f %%", 100 * fraction(s->correct5, s->images));
     cr_page_fact(out, "loss", "%.4f", s->loss_sum / (double)s->images);
     cr_page_fact(out, "correct", "%lld of %lld", (long long)s->correct1, (long long)s->images);
-    cr_text_add(out, "</dl>\n");
-    if (s->corrupt)
-        cr_page_note(out, "%lld unreadable image%s skipped.", (long long)s->corrupt,
-                     s->corrupt == 1 ? " was" : "s were");
+    cr_report_skipped(out, s);
 }
 
 cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset,

@@ -7,16 +7,14 @@
 
 static void add_scores(const struct cr_scores *s, const struct cr_label_table *t, struct cr_text *out) {
     const double images = (double)CR_MAX(s->images, 1);
-    cr_text_add(out,
-                "<dl class=\"facts\"><div><dt>mAP</dt><dd>%.2f %%</dd></div><div><dt>macro F1</dt><dd>%.2f "
-                "%%</dd></div><div><dt>all labels correct</dt><dd>%.2f %%</dd></div><div><dt>labels "
-                "correct</dt><dd>%.2f %%</dd></div><div><dt>loss</dt><dd>%.4f</dd></div>"
-                "<div><dt>images</dt><dd>%lld</dd></div></dl>\n",
-                100 * s->map, 100 * t->macro_f1, 100 * (double)s->correct1 / images,
-                100 * (double)s->correct5 / images / t->classes, s->loss_sum / images, (long long)s->images);
-    if (s->corrupt)
-        cr_page_note(out, "%lld unreadable image%s skipped.", (long long)s->corrupt,
-                     s->corrupt == 1 ? " was" : "s were");
+    cr_text_add(out, "<dl class=\"facts\">");
+    cr_page_fact(out, "mAP", "%.2f %%", 100 * s->map);
+    cr_page_fact(out, "macro F1", "%.2f %%", 100 * t->macro_f1);
+    cr_page_fact(out, "all labels correct", "%.2f %%", 100 * (double)s->correct1 / images);
+    cr_page_fact(out, "labels correct", "%.2f %%", 100 * (double)s->correct5 / images / t->classes);
+    cr_page_fact(out, "loss", "%.4f", s->loss_sum / images);
+    cr_page_fact(out, "images", "%lld", (long long)s->images);
+    cr_report_skipped(out, s);
 }
 
 /* Lowest average precision first; classes without images last. */
@@ -29,9 +27,9 @@ static int compare_classes(const void *a, const void *b, void *scores) {
 
 static void add_class(const struct cr_label_table *t, const struct cr_dataset *dataset, int k, struct cr_text *out) {
     const struct cr_label_counts *c = &t->counts[k];
-    cr_text_add(out, "<tr><td class=\"l\">");
-    cr_page_escape(out, cr_dataset_class_name(dataset, k));
-    cr_text_add(out, "</td><td>%lld</td><td>%lld</td>", (long long)c->images, (long long)c->predicted);
+    cr_text_add(out, "<tr>");
+    cr_page_cell(out, cr_dataset_class_name(dataset, k));
+    cr_text_add(out, "<td>%lld</td><td>%lld</td>", (long long)c->images, (long long)c->predicted);
     cr_page_number(out, "%.2f %%", 100 * t->score[k].ap);
     cr_page_number(out, "%.2f %%", 100 * cr_label_precision(c));
     cr_page_number(out, "%.2f %%", 100 * cr_label_recall(c));

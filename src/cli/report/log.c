@@ -7,7 +7,7 @@
 
 enum { LOG_BYTES_MAX = 1 << 30, SERIES_MAX = 256 };
 
-const struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char *name) {
+struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char *name) {
     for (int i = 0; i < log->count; i++)
         if (strcmp(log->series[i].name, name) == 0) return &log->series[i];
     return NULL;
@@ -27,8 +27,7 @@ static cr_status series_for(struct cr_run_log *log, const char *event, const cha
     *out = NULL;
     if (snprintf(name, sizeof name, "%s/%s", event, member) >= (int)sizeof name)
         return CR_OK; /* no name that the program writes */
-    for (int i = 0; i < log->count; i++)
-        if (strcmp(log->series[i].name, name) == 0) *out = &log->series[i];
+    *out = cr_run_log_find(log, name);
     if (*out || log->count == SERIES_MAX) return CR_OK;
     CR_GROW(log->series, log->count, log->capacity, 16);
     *out  = &log->series[log->count++];

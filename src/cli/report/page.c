@@ -58,6 +58,12 @@ void cr_page_number(struct cr_text *out, const char *format, double value) {
     cr_text_add(out, "<td>%s</td>", text);
 }
 
+void cr_page_cell(struct cr_text *out, const char *text) {
+    cr_text_add(out, "<td class=\"l\">");
+    cr_page_escape(out, text);
+    cr_text_add(out, "</td>");
+}
+
 void cr_page_bars(struct cr_text *out, const char *label, const struct cr_bar *bars, int count) {
     cr_text_add(out, "<div class=\"bars\" role=\"group\" aria-label=\"%s\">\n", label);
     for (int i = 0; i < count; i++) {

@@ -23,17 +23,15 @@ static cr_status find_run(const struct cr_args *args, int index, struct cr_repor
     if (!S_ISDIR(st.st_mode)) return cr_args_fail(args, "%s: is not a run folder", given);
     if (cr_fs_has_file(given, "config.ini") && cr_fs_has_file(given, "model.safetensors")) {
         if (!realpath(given, real)) return CR_FAIL(CR_ERR_IO, "%s: %s", given, strerror(errno));
-        run->step   = cr_strdup(given);
         char *slash = strrchr(real, '/');
         snprintf(run->step_name, sizeof run->step_name, "%.60s", slash + 1);
-        *slash   = 0;
-        run->dir = cr_strdup(*real ? real : "/");
-        return run->step && run->dir ? CR_OK : CR_NO_MEMORY(sizeof real);
+        *slash = 0;
+        CR_TRY(cr_path_copy(run->step, given));
+        return cr_path_copy(run->dir, *real ? real : "/");
     }
-    run->dir = cr_strdup(given);
-    CR_TRY(cr_cmd_checkpoint_find(args, given, &run->step));
-    if (!run->dir) return CR_NO_MEMORY(sizeof real);
-    if (!run->step) return CR_FAIL(CR_ERR_CONFIG, "%s: no checkpoint found: is it a run folder?", given);
+    CR_TRY(cr_path_copy(run->dir, given));
+    CR_TRY(cr_cmd_checkpoint_find(args, given, run->step));
+    if (!*run->step) return CR_FAIL(CR_ERR_CONFIG, "%s: no checkpoint found: is it a run folder?", given);
     const char *name = realpath(run->step, real) ? strrchr(real, '/') : NULL;
     snprintf(run->step_name, sizeof run->step_name, "%.60s", name ? name + 1 : run->step);
     return CR_OK;
@@ -45,9 +43,8 @@ cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_re
     cr_status            status;
     CR_TRY(find_run(args, index, run));
     CR_TRY(cr_ckpt_verify_weights(run->step));
-    CR_TRY(cr_path_join(path, run->step, "config.ini"));
-    source.config = path;
-    source.folder = run->step;
+    CR_TRY(cr_path_join(source.config, run->step, "config.ini"));
+    CR_TRY(cr_path_copy(source.folder, run->step));
     CR_TRY(cr_cmd_config_open(args, &source, NULL, &run->config));
     status = cr_saved_model_classes(run->config, &run->classes);
     if (status == CR_OK && cr_fs_has_file(run->dir, "log.jsonl")) {
@@ -60,8 +57,6 @@ cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_re
 void cr_report_run_close(struct cr_report_run *run) {
     cr_run_log_free(&run->log);
     cr_config_close(run->config);
-    cr_free(run->dir);
-    cr_free(run->step);
 }
 
 /* Turns an error of one section into a note in that section, so that the page is written all the same. Out of memory

@@ -33,9 +33,9 @@ struct cr_run_log {
     char              hint[256]; /* of the last event data_wait: the slow stage; empty if training does not wait */
 };
 /* Reads the file. Entries after the step from which a run was resumed are dropped. CR_ERR_IO, CR_ERR_MEMORY. */
-CR_MUST cr_status       cr_run_log_read(const char *path, struct cr_run_log *out);
-void                    cr_run_log_free(struct cr_run_log *log);
-const struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char *name); /* NULL when there is none */
+CR_MUST cr_status cr_run_log_read(const char *path, struct cr_run_log *out);
+void              cr_run_log_free(struct cr_run_log *log);
+struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char *name); /* NULL when there is none */
 
 /* ---- HTML (cli/report/page.c) ---- */
 
@@ -51,6 +51,7 @@ void cr_page_section(struct cr_text *out, const char *id, const char *heading);
 void cr_page_closed_section(struct cr_text *out, const char *id, const char *heading, const char *what);
 /* Adds an escaped paragraph. */
 void cr_page_note(struct cr_text *out, const char *fmt, ...) CR_PRINTF(2, 3);
+void cr_page_cell(struct cr_text *out, const char *text); /* a cell of a table, with an escaped text */
 void cr_page_number(struct cr_text *out, const char *format, double value); /* a cell of a table; "-" for NaN */
 /* Adds an image element with the pixels [height][width][3] embedded as PNG, or as JPEG above 64 pixels. */
 CR_MUST cr_status cr_page_image(struct cr_text *out, const struct cr_image *image, const char *alt);
@@ -95,9 +96,9 @@ struct cr_best {
     bool                    averages;
 };
 struct cr_report_run {
-    char                   *dir;  /* run folder, with log.jsonl */
-    char                   *step; /* step folder (or the link `best`) whose weights and configuration are shown */
-    char                    step_name[64];
+    char dir[CR_PATH_MAX];  /* run folder, with log.jsonl */
+    char step[CR_PATH_MAX]; /* step folder (or the link `best`) whose weights and configuration are shown */
+    char step_name[64];
     const struct cr_config *config;
     int                     classes;
     struct cr_run_log       log;
@@ -113,9 +114,10 @@ struct cr_best cr_report_best(const struct cr_report_run *run);
 /* Steps of an epoch: from the log, or from its length and the configuration; 0: unknown. */
 double cr_report_epoch_steps(const struct cr_report_run *run);
 /* "ResNet-20 on CIFAR-10" */
-void cr_report_subject(const struct cr_report_run *run, struct cr_text *out);
-/* "2026-11-22, 1 h 12 min"; nothing when the log has no times. */
-void cr_report_when(const struct cr_report_run *run, struct cr_text *out);
+void cr_report_subject(const struct cr_report_run *run, char *text, size_t size);
+/* "2026-11-22, 1 h 12 min"; empty when the log has no times. */
+enum { CR_WHEN_MAX = 96 };
+void cr_report_when(const struct cr_report_run *run, char text[CR_WHEN_MAX]);
 /* Name of the run folder: the last part of its path. */
 void cr_report_name(const struct cr_report_run *run, char *name, size_t size);
 /* A series of the log; NULL when it has no values. */
@@ -124,6 +126,7 @@ const struct cr_series *cr_report_series(const struct cr_report_run *run, const 
 const struct cr_series *cr_report_accuracy(const struct cr_report_run *run, bool averages);
 const char             *cr_report_metric(const struct cr_report_run *run); /* "top-1" or "mAP" */
 double                  cr_series_median(const struct cr_series *series);
+double                  cr_series_last(const struct cr_series *series); /* NAN for NULL */
 /* The last value up to a step; NAN when there is none. */
 double cr_series_at(const struct cr_series *series, double step);
 
@@ -141,6 +144,8 @@ CR_MUST cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *ses
 /* cli/report/evaluation.c: evaluates the data set; *scores becomes the totals. */
 CR_MUST cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset,
                                  struct cr_scores *scores);
+/* Ends the list of scores, and says how many images could not be read. */
+void cr_report_skipped(struct cr_text *out, const struct cr_scores *scores);
 /* cli/report/labels.c: the same when images have several labels. `weights`: of the session. */
 CR_MUST cr_status cr_report_labels(struct cr_text *out, struct cr_session *session, const char *weights,
                                    const struct cr_dataset *dataset, struct cr_scores *scores);

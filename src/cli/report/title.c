@@ -35,6 +35,10 @@ double cr_series_median(const struct cr_series *s) {
     return middle;
 }
 
+double cr_series_last(const struct cr_series *s) {
+    return s ? s->value[s->count - 1] : NAN;
+}
+
 double cr_series_at(const struct cr_series *s, double step) {
     double value = NAN;
     for (int i = 0; i < s->count && s->step[i] <= step; i++) value = s->value[i];
@@ -105,25 +109,25 @@ static const char *data_name(const struct cr_config *c) {
     return *c->data.root ? base_of(c->data.root) : cr_word_data_kind(c->data.kind);
 }
 
-void cr_report_subject(const struct cr_report_run *run, struct cr_text *out) {
+void cr_report_subject(const struct cr_report_run *run, char *text, size_t size) {
     char network[64];
     network_name(run->config->model.arch, network, sizeof network);
-    cr_text_add(out, "%s on %s", network, data_name(run->config));
+    snprintf(text, size, "%s on %s", network, data_name(run->config));
 }
 
-void cr_report_when(const struct cr_report_run *run, struct cr_text *out) {
-    const time_t  began = (time_t)run->log.began;
-    const int64_t s     = run->log.seconds;
-    struct tm     utc;
-    char          day[32];
+void cr_report_when(const struct cr_report_run *run, char text[CR_WHEN_MAX]) {
+    const time_t    began = (time_t)run->log.began;
+    const long long s     = run->log.seconds;
+    struct tm       utc;
+    char            day[32];
+    *text = 0;
     if (!began || !gmtime_r(&began, &utc) || !strftime(day, sizeof day, "%Y-%m-%d", &utc)) return;
-    cr_text_add(out, "%s, ", day);
     if (s >= 3600)
-        cr_text_add(out, "%lld h %lld min", (long long)(s / 3600), (long long)(s / 60 % 60));
+        snprintf(text, CR_WHEN_MAX, "%s, %lld h %lld min", day, s / 3600, s / 60 % 60);
     else if (s >= 60)
-        cr_text_add(out, "%lld min %lld s", (long long)(s / 60), (long long)(s % 60));
+        snprintf(text, CR_WHEN_MAX, "%s, %lld min %lld s", day, s / 60, s % 60);
     else
-        cr_text_add(out, "%lld s", (long long)s);
+        snprintf(text, CR_WHEN_MAX, "%s, %lld s", day, s);
 }
 
 void cr_report_name(const struct cr_report_run *run, char *name, size_t size) {

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -234,14 +233,13 @@ static cr_status sweep_source(const struct cr_args *args, const char *config, st
 }
 
 cr_status cr_cmd_sweep(const struct cr_args *args, struct cr_result *out) {
-    struct cr_cmd_source source = {0};
-    struct cr_sweep      sweep  = {0};
+    struct cr_cmd_source source;
+    struct cr_sweep      sweep = {0};
     CR_TRY(cr_args_max_operands(args, 1));
     if (args->operands && cr_fs_is_dir(args->operand[0]))
         return cr_args_fail(args, "%s: is a folder; a sweep needs a configuration file", args->operand[0]);
     CR_TRY(cr_cmd_source_find(args, &source));
     cr_status status = sweep_source(args, source.config, &sweep, out);
-    cr_cmd_source_free(&source);
     cr_arena_free(&sweep.arena);
     return status;
 }

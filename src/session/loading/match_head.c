@@ -73,10 +73,10 @@ static cr_status put_rows(struct cr_st_file *file, const char *path, int count, 
 static cr_status put_classifier(struct cr_session *s, const char *given, int count, const int *from) {
     const struct cr_param_store *store = &s->model.store;
     struct cr_st_file           *file  = NULL;
-    char                        *path  = NULL;
+    char                         path[CR_PATH_MAX];
     float                       *value = NULL;
     cr_status                    status;
-    CR_TRY_OUT(cr_ckpt_model_path(given, &path));
+    CR_TRY_OUT(cr_ckpt_model_path(given, path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, NULL, 0, &file));
     CR_TRY_OUT(cr_state_buffer_copy(s, CR_BUFFER_VALUE, &value));
     for (int i = 0; i < store->params; i++)
@@ -85,7 +85,6 @@ static cr_status put_classifier(struct cr_session *s, const char *given, int cou
     status = cr_state_buffer_put(s, CR_BUFFER_VALUE, value);
 out:
     cr_st_close(file);
-    cr_free(path);
     cr_free(value);
     return status;
 }

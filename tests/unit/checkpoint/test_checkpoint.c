@@ -160,7 +160,7 @@ static void damage(const char *path) {
 }
 
 TEST(find_newest) {
-    char *stderr_text, *found;
+    char *stderr_text, *found, path[CR_PATH_MAX];
     folder_open();
     CHECK_INT(found_step(tmp_path), -2);
     CHECK_INT(found_step(in_folder("none")), -2);
@@ -172,9 +172,9 @@ TEST(find_newest) {
     stderr_to(in_folder("said"));
     damage(in_folder("step-10/state.safetensors"));
     CHECK_INT(symlink("step-10", in_folder("best")), 0);
-    CHECK_STATUS(cr_ckpt_find_best(tmp_path, &found), CR_ERR_FORMAT); /* only a resumed run goes on to an older one */
+    CHECK_STATUS(cr_ckpt_find_best(tmp_path, path), CR_ERR_FORMAT); /* only a resumed run goes on to an older one */
     CHECK_HAS(cr_error_message(), "step-10/state.safetensors");
-    CHECK_STATUS(cr_ckpt_find(tmp_path, &found), CR_ERR_FORMAT);
+    CHECK_STATUS(cr_ckpt_find(tmp_path, path), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "step-10/state.safetensors");
     REQUIRE_OK(cr_ckpt_find_intact(tmp_path, &found));
     stderr_back();

@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 
 static int64_t found_step(const char *run_dir) {
-    OWNED(string) found  = NULL;
-    cr_status     status = cr_ckpt_find(run_dir, &found);
-    return status == CR_OK && found ? intact_step(found) : -1;
+    char            found[CR_PATH_MAX];
+    const cr_status status = cr_ckpt_find(run_dir, found);
+    return status == CR_OK && *found ? intact_step(found) : -1;
 }
 
 /* Checks the folder after a save of step 30 that returned `status`. 10 (best) and 20 (last) existed before, and perhaps
@@ -126,10 +126,10 @@ TEST(memory_runs_out) {
         CHECK_INT(found_step(tmp_path), status == CR_OK ? 2 : 1);
     }
     for_each_failing_alloc(f, .least = 15) {
-        OWNED(string) path = NULL;
-        struct fake   fake;
+        char        path[CR_PATH_MAX];
+        struct fake fake;
         failing_alloc_begin(&f);
-        cr_status status = cr_ckpt_model_path(tmp_path, &path);
+        cr_status status = cr_ckpt_model_path(tmp_path, path);
         if (status == CR_OK) status = fake_read(&fake, path, fake_tensors, MODEL);
         failing_alloc_end(&f, status); /* and not "no checkpoint" or an older one */
     }

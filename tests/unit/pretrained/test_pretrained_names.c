@@ -80,7 +80,7 @@ TEST(memory_runs_out) {
     setenv("CRESNET_OFFLINE", "1", 1);
     setenv("CRESNET_CACHE", "/nonexistent", 1);
     for_each_failing_alloc(f, .least = 1, .want = CR_ERR_IO, .tolerated = true) {
-        char *path;
-        failing_alloc_run(&f, cr_pretrained_file("resnet18", &path));
+        char path[CR_PATH_MAX];
+        failing_alloc_run(&f, cr_pretrained_file("resnet18", path));
     }
 }
