@@ -83,14 +83,8 @@ static cr_status prepare_image(struct cresnet_model *m, const struct cr_api_imag
 }
 
 /* The first error of a batch. Messages are per thread, so each decoder copies its own. */
-struct first_error {
-    cr_status status;
-    int       index;
-    char      text[512];
-};
-
 /* Keeps the error of one image. With image_errors the other images of the call are classified nevertheless. */
-static void note_error(const struct cr_api_images *job, int index, cr_status status, struct first_error *first) {
+static void note_error(const struct cr_api_images *job, int index, cr_status status, struct cr_first_error *first) {
     cresnet_error *errors = job->output->image_errors;
     const bool     own    = errors && (status == CR_ERR_FORMAT || status == CR_ERR_IO);
     if (errors)
@@ -99,20 +93,15 @@ static void note_error(const struct cr_api_images *job, int index, cr_status sta
                     : status == CR_ERR_IO ? CRESNET_ERROR_IO
                                           : CRESNET_ERROR_FORMAT,
                     "%s", own ? cr_error_message() : "");
-    if (status != CR_OK && !own) {
-#pragma omp critical(cresnet_first_error)
-        if (first->status == CR_OK || index < first->index) {
-            first->status = status;
-            first->index  = index;
-            cr_error_copy(first->text, sizeof first->text);
-        }
-    }
-    if (status != CR_OK) cr_error_clear();
+    if (own)
+        cr_error_clear();
+    else
+        cr_first_error_note(first, status, index);
 }
 
 /* Prepares an image of the call. The threads of the team use memory of the caller here, nowhere else. */
 static void prepare_one(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
-                        struct cr_scratch *scratch, struct first_error *error) {
+                        struct cr_scratch *scratch, struct cr_first_error *error) {
     cr_api_use_begin(m);
     note_error(job, index, prepare_image(m, job, index, out, scratch), error);
     cr_scratch_release(scratch);
@@ -122,8 +111,8 @@ static void prepare_one(struct cresnet_model *m, const struct cr_api_images *job
 /* Prepares images first to first + count of the call; they are written to `out`, one after the other. */
 static cr_status prepare_batch(struct cresnet_model *m, const struct cr_api_images *job, int first, int count,
                                uint8_t *out) {
-    struct first_error error = {.status = CR_OK};
-    const size_t       bytes = cr_api_image_bytes(m);
+    struct cr_first_error error = {.status = CR_OK};
+    const size_t          bytes = cr_api_image_bytes(m);
 #ifdef _OPENMP
     const int threads = CR_MIN(m->decoders, count);
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -135,7 +124,7 @@ static cr_status prepare_batch(struct cresnet_model *m, const struct cr_api_imag
 #else
     for (int i = 0; i < count; i++) prepare_one(m, job, first + i, out + (size_t)i * bytes, &m->scratch[0], &error);
 #endif
-    return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
+    return CR_FAIL_FIRST(&error);
 }
 
 /* ---- batches ---- */

@@ -116,54 +116,36 @@ static cr_status match(struct cr_st_file *file, const char *path, const struct c
 
 /* ---- values ---- */
 
-/* The error of the tensor that comes first in the list. Messages are per thread. */
-struct first_error {
-    cr_status status;
-    int       index;
-    char      text[1024];
-};
-
-static void note_error(struct first_error *first, cr_status status, int index) {
-    if (status == CR_OK) return;
-#pragma omp critical(cr_ckpt_first_error)
-    if (first->status == CR_OK || index < first->index) {
-        first->status = status;
-        first->index  = index;
-        cr_error_copy(first->text, sizeof first->text);
-    }
-    cr_error_clear();
-}
-
 /* Reads tensors with `readers` threads, each with its own stage. */
 static cr_status read_tensors(struct cr_st_file *file, const struct cr_ckpt_tensor *tensors, int count,
                               const struct cr_st_entry *const *found, const struct cr_ckpt_stage *stage, int readers,
                               const struct cr_ckpt_io *io) {
-    struct first_error error = {.status = CR_OK};
+    struct cr_first_error error = {.status = CR_OK};
 #ifdef _OPENMP
 #pragma omp parallel num_threads(readers) if (readers > 1)
     {
         const struct cr_ckpt_stage *own = &stage[omp_get_thread_num()];
 #pragma omp for schedule(dynamic, 1)
         for (int i = 0; i < count; i++)
-            if (found[i]) note_error(&error, cr_ckpt_tensor_in(file, found[i], &tensors[i], own, io), i);
+            if (found[i]) cr_first_error_note(&error, cr_ckpt_tensor_in(file, found[i], &tensors[i], own, io), i);
     }
 #else
     (void)readers;
     for (int i = 0; i < count; i++)
-        if (found[i]) note_error(&error, cr_ckpt_tensor_in(file, found[i], &tensors[i], stage, io), i);
+        if (found[i]) cr_first_error_note(&error, cr_ckpt_tensor_in(file, found[i], &tensors[i], stage, io), i);
 #endif
-    return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
+    return CR_FAIL_FIRST(&error);
 }
 
 /* Checks the sums of the tensors for which skip[i] is false; skip may be NULL. */
 static cr_status verify(struct cr_st_file *file, const bool *skip, int readers) {
-    struct first_error error = {.status = CR_OK};
-    const int          count = cr_st_has_sums(file) ? cr_st_count(file) : 0;
+    struct cr_first_error error = {.status = CR_OK};
+    const int             count = cr_st_has_sums(file) ? cr_st_count(file) : 0;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(readers) if (readers > 1)
     for (int i = 0; i < count; i++)
-        if (!skip || !skip[i]) note_error(&error, cr_st_verify(file, cr_st_at(file, i)), i);
+        if (!skip || !skip[i]) cr_first_error_note(&error, cr_st_verify(file, cr_st_at(file, i)), i);
     (void)readers;
-    return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
+    return CR_FAIL_FIRST(&error);
 }
 
 static int count_readers(bool parallel) {

@@ -49,28 +49,37 @@ static void set_signals(bool block_save) {
     signal(SIGCHLD, SIG_DFL);
 }
 
+static int print_overview(const char *who) {
+    struct cr_text text = {0};
+    cr_help_overview(&text);
+    return print_and_finish(who, &text);
+}
+
+static int print_version(const char *who) {
+    struct cr_text text = {0};
+    cr_help_version(&text);
+    return print_and_finish(who, &text);
+}
+
 static int run_command(enum cr_command_id id, int argc, char **argv) {
     char           who[64];
     struct cr_args args         = {0};
     struct cr_text text         = {0};
-    int            signal_taken = 0;
+    int            signal_taken = 0, code;
     snprintf(who, sizeof who, "cresnet %s", cr_command(id)->name);
     cr_status status = cr_command_moved(id, argc, argv);
     if (status == CR_OK) status = cr_args_parse(id, argc, argv, &args);
     if (status != CR_OK) return finish(who, status, 0);
     cr_log_quiet(cr_args_has(&args, CR_OPT_QUIET));
     if (id != CR_CMD_TRAIN) set_signals(false);
-    int code;
-    if (cr_args_has(&args, CR_OPT_HELP)) {
-        if (id == CR_CMD_HELP)
-            cr_help_overview(&text);
-        else
-            cr_command_help(id, &text);
+    if (cr_args_has(&args, CR_OPT_HELP) && id == CR_CMD_HELP)
+        code = print_overview(who);
+    else if (cr_args_has(&args, CR_OPT_HELP)) {
+        cr_command_help(id, &text);
         code = print_and_finish(who, &text);
-    } else if (cr_args_has(&args, CR_OPT_VERSION)) {
-        cr_help_version(&text);
-        code = print_and_finish(who, &text);
-    } else {
+    } else if (cr_args_has(&args, CR_OPT_VERSION))
+        code = print_version(who);
+    else {
         status = cr_command_run(&args, &signal_taken);
         code   = finish(who, status, signal_taken);
     }
@@ -78,39 +87,31 @@ static int run_command(enum cr_command_id id, int argc, char **argv) {
     return code;
 }
 
+/* A command line without a command is a mistake. */
+static cr_status fail_bare(const char *word, const char *hint) {
+    if (word[0] == '-')
+        return CR_FAIL(CR_ERR_USAGE,
+                       "option %s is given before the command: cresnet COMMAND [options]; see cresnet help", word);
+    if (cr_ends_with(word, ".ini")) return CR_FAIL(CR_ERR_USAGE, "no command given: cresnet train %s?", word);
+    if (strcmp(word, "version") == 0) hint = "--version";
+    return CR_FAIL(CR_ERR_USAGE, "unknown command %s%s%s%s; see cresnet help", word, hint ? " (did you mean " : "",
+                   hint ? hint : "", hint ? "?)" : "");
+}
+
 /* `cresnet` by its own name: a command, help, version, or a mistake. */
 static int run_bare(int argc, char **argv) {
     struct cr_text text = {0};
-    const char    *word = argc > 1 ? argv[1] : NULL, *hint;
+    const char    *word = argc > 1 ? argv[1] : NULL, *hint = NULL;
     if (!word) {
         cr_help_overview(&text);
         fprintf(stderr, "%s", text.data ? text.data : "");
         cr_text_free(&text);
         return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "no command given"), 0);
     }
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-        cr_help_overview(&text);
-        return print_and_finish("cresnet", &text);
-    }
-    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
-        cr_help_version(&text);
-        return print_and_finish("cresnet", &text);
-    }
-    if (word[0] == '-')
-        return finish("cresnet",
-                      CR_FAIL(CR_ERR_USAGE,
-                              "option %s is given before the command: cresnet COMMAND [options]; see cresnet help",
-                              word),
-                      0);
-    enum cr_command_id id = cr_command_find(word, &hint);
-    if (id != CR_CMD_COUNT) return run_command(id, argc - 2, argv + 2);
-    if (cr_ends_with(word, ".ini"))
-        return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "no command given: cresnet train %s?", word), 0);
-    if (strcmp(word, "version") == 0) hint = "--version";
-    if (hint)
-        return finish("cresnet",
-                      CR_FAIL(CR_ERR_USAGE, "unknown command %s (did you mean %s?); see cresnet help", word, hint), 0);
-    return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "unknown command %s; see cresnet help", word), 0);
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) return print_overview("cresnet");
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) return print_version("cresnet");
+    const enum cr_command_id id = *word == '-' ? CR_CMD_COUNT : cr_command_find(word, &hint);
+    return id != CR_CMD_COUNT ? run_command(id, argc - 2, argv + 2) : finish("cresnet", fail_bare(word, hint), 0);
 }
 
 /* Threads need a stack of some size, and so do the commands. Raises a smaller limit for this program and its threads,

@@ -72,9 +72,7 @@ static bool set_old_name(struct cr_config_loader *l, const char *section, const 
     char                      why[300];
     if (!old) return false;
     const bool stored = file != l->config->override_source && (l->config->stored || is_in_checkpoint(file));
-    if (stored && old->instead_key)
-        value_set(l, old->instead_section, old->instead_key, old->instead_value ? old->instead_value : text, file,
-                  line);
+    if (stored && old->now) value_set(l, section, name, old->now, file, line);
     if (stored) return true;
     cr_old_name_explain(old, why, sizeof why);
     cr_complain(&l->complaints, file, line, "[%s] %s = %.60s: %s", section, name, text, why);

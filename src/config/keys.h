@@ -85,11 +85,9 @@ void cr_real_print(double value, char *out, size_t bytes);
 /* config/old_names.c: a key, or a value of a key, of an older version that this version does not accept. */
 struct cr_old_name {
     const char *section, *key;
-    const char *value;           /* the old value; NULL: the key itself is old, whatever its value */
-    const char *instead_section; /* key to write instead; NULL: no key has replaced this one */
-    const char *instead_key;
-    const char *instead_value; /* NULL: the value stays */
-    const char *advice;        /* for a key that nothing has replaced: what to do now */
+    const char *value;  /* the old value; NULL: the key itself is old, whatever its value */
+    const char *now;    /* the value that has replaced it; NULL for a key */
+    const char *advice; /* for a key: what to do now */
 };
 /* NULL when no older version accepted this key and value either. */
 const struct cr_old_name *cr_old_name_find(const char *section, const char *key, const char *value);

@@ -11,28 +11,26 @@
 
 /* A key or value that is renamed or removed gets a line here, and one in docs/upgrading.md. */
 static const struct cr_old_name names[] = {
-    {"distill", "features", NULL, NULL, NULL, NULL, "leave it out: the teacher's logits teach (distill.weight)"},
-    {"memory", "swap", "best", "memory", "swap", "auto", NULL},
-    {"memory", "swap", "doa", "memory", "swap", "auto", NULL},
-    {"memory", "swap", "aoa", "memory", "swap", "auto", NULL},
-    {"memory", "swap", "wdoa", "memory", "swap", "auto", NULL},
-    {"memory", "swap", "swdoa", "memory", "swap", "auto", NULL},
-    {"memory", "swap", "first", "memory", "swap", "auto", NULL},
-    {"memory", "trace", NULL, NULL, NULL, NULL,
-     "cresnet-memory-trace log CONFIG writes the log: tools/memory-trace/README.md"},
-    {"memory", "zero_copy", NULL, NULL, NULL, NULL,
+    {"distill", "features", NULL, NULL, "leave it out: the teacher's logits teach (distill.weight)"},
+    {"memory", "swap", "best", "auto", NULL},
+    {"memory", "swap", "doa", "auto", NULL},
+    {"memory", "swap", "aoa", "auto", NULL},
+    {"memory", "swap", "wdoa", "auto", NULL},
+    {"memory", "swap", "swdoa", "auto", NULL},
+    {"memory", "swap", "first", "auto", NULL},
+    {"memory", "trace", NULL, NULL, "cresnet-memory-trace log CONFIG writes the log: tools/memory-trace/README.md"},
+    {"memory", "zero_copy", NULL, NULL,
      "leave it out: offloaded activations are copied back, which is as fast, or recomputed"},
-    {"model", "stem_init", NULL, NULL, NULL, NULL, "leave it out: whitening filters changed no accuracy"},
-    {"prune", "group_decay", NULL, NULL, NULL, NULL,
+    {"model", "stem_init", NULL, NULL, "leave it out: whitening filters changed no accuracy"},
+    {"prune", "group_decay", NULL, NULL,
      "leave it out: networks lost more accuracy with it; cresnet prune --pattern channels needs no such training"},
-    {"quant", "method", "mse", "quant", "method", "entropy", NULL},
-    {"quant", "method", "percentile", "quant", "method", "entropy", NULL},
-    {"quant", "train", NULL, NULL, NULL, NULL,
+    {"quant", "method", "mse", "entropy", NULL},
+    {"quant", "method", "percentile", "entropy", NULL},
+    {"quant", "train", NULL, NULL,
      "train in floating point, then cresnet quantize RUN: training with quantised values gained 0.04 points at most"},
-    {"quant", "momentum", NULL, NULL, NULL, NULL, "leave it out: it belonged to quant.train"},
-    {"train", "on_event", NULL, NULL, NULL, NULL,
-     "each event is a line of RUN/log.jsonl: tail -F RUN/log.jsonl | YOUR_COMMAND"},
-    {"train", "event_timeout", NULL, NULL, NULL, NULL, "it belonged to train.on_event: read RUN/log.jsonl"},
+    {"quant", "momentum", NULL, NULL, "leave it out: it belonged to quant.train"},
+    {"train", "on_event", NULL, NULL, "each event is a line of RUN/log.jsonl: tail -F RUN/log.jsonl | YOUR_COMMAND"},
+    {"train", "event_timeout", NULL, NULL, "it belonged to train.on_event: read RUN/log.jsonl"},
 };
 
 /* Kernels that were renamed. Times that a checkpoint stores under the old name belong to the new one. */
@@ -53,9 +51,8 @@ const struct cr_old_name *cr_old_name_find(const char *section, const char *key,
 
 void cr_old_name_explain(const struct cr_old_name *old, char *out, size_t bytes) {
     const char *what = old->value ? "this value" : "this key";
-    if (old->instead_key)
-        snprintf(out, bytes, "this version no longer has %s: write %s.%s%s%s", what, old->instead_section,
-                 old->instead_key, old->instead_value ? " = " : "", old->instead_value ? old->instead_value : "");
+    if (old->now)
+        snprintf(out, bytes, "this version no longer has %s: write %s.%s = %s", what, old->section, old->key, old->now);
     else
         snprintf(out, bytes, "this version no longer has %s: %s", what, old->advice);
 }

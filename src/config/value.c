@@ -51,17 +51,18 @@ static bool reject(const struct reader *r, const char *fmt, ...) {
     return false;
 }
 
-static bool reject_int_range(const struct reader *r, const char *what) {
-    return reject(r, "%smust be from %" PRId64 " to %" PRId64, what, r->key->int_min, r->key->int_max);
+static bool is_integer(const char *text) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    return *digits && !digits[strspn(digits, "0123456789")];
 }
 
 static bool read_int(const struct reader *r, const char *what, const char *text, int64_t *out) {
-    const char *digits = text + (*text == '-' || *text == '+');
-    if (!*digits || digits[strspn(digits, "0123456789")])
-        return reject(r, "%smust be an integer from %" PRId64 " to %" PRId64, what, r->key->int_min, r->key->int_max);
-    errno           = 0;
-    long long value = strtoll(text, NULL, 10);
-    if (errno == ERANGE || value < r->key->int_min || value > r->key->int_max) return reject_int_range(r, what);
+    const bool plain = is_integer(text);
+    errno            = 0;
+    long long value  = plain ? strtoll(text, NULL, 10) : 0;
+    if (!plain || errno == ERANGE || value < r->key->int_min || value > r->key->int_max)
+        return reject(r, "%smust be %sfrom %" PRId64 " to %" PRId64, what, plain ? "" : "an integer ", r->key->int_min,
+                      r->key->int_max);
     *out = value;
     return true;
 }
@@ -69,8 +70,7 @@ static bool read_int(const struct reader *r, const char *what, const char *text,
 static bool read_auto(const struct reader *r, const char *text, int64_t *out) {
     *out = 0;
     if (strcasecmp(text, "auto") == 0) return true;
-    const char *digits = text + (*text == '-' || *text == '+');
-    if (*digits && !digits[strspn(digits, "0123456789")]) return read_int(r, "", text, out);
+    if (is_integer(text)) return read_int(r, "", text, out);
     return reject(r, "must be an integer from %" PRId64 " to %" PRId64 ", or auto", r->key->int_min, r->key->int_max);
 }
 

@@ -116,6 +116,17 @@ void cr_error_copy(char *out, size_t size) {
     cr_utf8_visible(error_message, true, out, size);
 }
 
+void cr_first_error_note(struct cr_first_error *first, cr_status status, int index) {
+    if (status == CR_OK) return;
+#pragma omp critical(cr_first_error)
+    if (first->status == CR_OK || index < first->index) {
+        first->status = status;
+        first->index  = index;
+        cr_error_copy(first->text, sizeof first->text);
+    }
+    cr_error_clear();
+}
+
 const char *cr_error_trail(void) {
     return error_trail;
 }

@@ -70,6 +70,14 @@ const char *cr_error_message(void); /* "" without an error; valid until the next
 void        cr_error_copy(char *out, size_t size);
 const char *cr_error_trail(void); /* "src/x.c:12 < src/y.c:40": for bug reports (CRESNET_TRACE=1) */
 void        cr_error_clear(void);
+/* Of work that several threads do: the error whose index is least. Messages belong to threads. */
+struct cr_first_error {
+    cr_status status;
+    int       index;
+    char      text[1024];
+};
+/* Keeps the error of this thread if it is the first so far, and clears it. Nothing with CR_OK. Thread-safe. */
+void cr_first_error_note(struct cr_first_error *first, cr_status status, int index);
 /* Between hold and release, new errors do not change the trail. Cleanup code uses this: the user must read the first
  * error, not an error during the cleanup. Calls may nest. */
 void cr_error_hold(void);
@@ -79,6 +87,8 @@ void cr_error_release(void);
 #define CR_FAIL(status, ...) (cr_error_set((status), __FILE__, __LINE__, __VA_ARGS__), (status))
 #define CR_FAIL_FORMAT(path, what, ...)                                                                                \
     (cr_error_set_format((path), (what), __FILE__, __LINE__, __VA_ARGS__), CR_ERR_FORMAT)
+/* The error that was kept as the first one, if there was any. */
+#define CR_FAIL_FIRST(first) ((first)->status == CR_OK ? CR_OK : CR_FAIL((first)->status, "%s", (first)->text))
 #define CR_TRY(expr)                                                                                                   \
     do {                                                                                                               \
         cr_status cr_try_status_ = (expr);                                                                             \

@@ -3,74 +3,59 @@
 #include "session/checkpoint_tensors.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* ---- writing ---- */
+/* The order is that of the file. Checkpoints of older versions lack keys that are `newer`; so do those in which the
+ * value is 0. */
+static const struct field {
+    const char *key;
+    size_t      at;
+    int         base; /* 16: of a hash */
+    bool        newer;
+} fields[] = {
+#define AT(member) #member, offsetof(struct cr_position, member)
+    {AT(step), 10, false},       {AT(steps_per_epoch), 10, false}, {AT(data_fingerprint), 16, false},
+    {AT(data_images), 10, true}, {AT(data_contents), 16, true},    {AT(ranks), 10, true},
+    {AT(teacher), 16, true},
+#undef AT
+};
 
-static void add(struct cr_state_meta *meta, const char *key) {
+static void add(struct cr_state_meta *meta, const char *key, int base, uint64_t value) {
+    char *text = meta->text[meta->count];
     CR_ASSERT(meta->count < CR_STATE_META_MAX);
-    meta->entry[meta->count] = (struct cr_st_meta){key, meta->text[meta->count]};
-    meta->count++;
-}
-
-static void add_number(struct cr_state_meta *meta, const char *key, int64_t value) {
-    snprintf(meta->text[meta->count], sizeof meta->text[0], "%" PRId64, value);
-    add(meta, key);
-}
-
-static void add_hash(struct cr_state_meta *meta, const char *key, uint64_t value) {
-    snprintf(meta->text[meta->count], sizeof meta->text[0], "%016" PRIx64, value);
-    add(meta, key);
+    snprintf(text, sizeof meta->text[0], base == 16 ? "%016" PRIx64 : "%" PRIu64, value);
+    meta->entry[meta->count++] = (struct cr_st_meta){key, text};
 }
 
 void cr_state_meta_of(const struct cr_position *at, int64_t seed, struct cr_state_meta *out) {
-    out->count = 0;
-    add_number(out, "cresnet_state", 1);
-    add_number(out, "step", at->step);
-    add_number(out, "steps_per_epoch", at->steps_per_epoch);
-    add_hash(out, "data_fingerprint", at->data_fingerprint);
-    if (at->data_images) add_number(out, "data_images", at->data_images);
-    if (at->data_contents) add_hash(out, "data_contents", at->data_contents);
-    add_number(out, "seed", seed);
-    add_number(out, "ranks", CR_MAX(at->ranks, 1));
-    if (at->teacher) add_hash(out, "teacher", at->teacher);
-}
-
-/* ---- reading ---- */
-
-static cr_status meta_number(struct cr_st_file *file, const char *path, const char *key, int base, uint64_t *out) {
-    const char *text = cr_st_meta_find(file, key);
-    char       *end  = NULL;
-    if (text) *out = strtoull(text, &end, base);
-    if (!text || end == text || *end) return CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"%s\"", path, key);
-    return CR_OK;
-}
-
-/* A key that checkpoints of older versions do not have keeps its value in *out. */
-static cr_status newer_number(struct cr_st_file *file, const char *path, const char *key, int base, uint64_t *out) {
-    return cr_st_meta_find(file, key) ? meta_number(file, path, key, base, out) : CR_OK;
+    struct cr_position p = *at;
+    p.ranks              = CR_MAX(p.ranks, 1);
+    out->count           = 0;
+    add(out, "cresnet_state", 10, 1);
+    for (const struct field *f = fields; f < fields + CR_COUNT(fields); f++) {
+        uint64_t value;
+        memcpy(&value, (const char *)&p + f->at, sizeof value);
+        if (strcmp(f->key, "ranks") == 0) add(out, "seed", 10, (uint64_t)seed);
+        if (value || !f->newer) add(out, f->key, f->base, value);
+    }
 }
 
 cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct cr_position *out) {
-    uint64_t step, per_epoch, fingerprint, images = 0, contents = 0, teacher = 0,
-                                           ranks = 1; /* of one, in older versions */
-    CR_TRY(meta_number(file, path, "step", 10, &step));
-    CR_TRY(meta_number(file, path, "steps_per_epoch", 10, &per_epoch));
-    CR_TRY(meta_number(file, path, "data_fingerprint", 16, &fingerprint));
-    CR_TRY(newer_number(file, path, "data_images", 10, &images));
-    CR_TRY(newer_number(file, path, "data_contents", 16, &contents));
-    CR_TRY(newer_number(file, path, "teacher", 16, &teacher));
-    CR_TRY(newer_number(file, path, "ranks", 10, &ranks));
-    if (ranks < 1 || ranks > CR_COMM_RANKS_MAX)
+    *out = (struct cr_position){.ranks = 1}; /* of one, in older versions */
+    for (const struct field *f = fields; f < fields + CR_COUNT(fields); f++) {
+        const char *text = cr_st_meta_find(file, f->key);
+        char       *end  = NULL;
+        if (!text && f->newer) continue;
+        const uint64_t value = text ? strtoull(text, &end, f->base) : 0;
+        if (!text || end == text || *end)
+            return CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"%s\"", path, f->key);
+        memcpy((char *)out + f->at, &value, sizeof value);
+    }
+    if (out->ranks < 1 || out->ranks > CR_COMM_RANKS_MAX)
         return CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"ranks\"", path);
-    *out = (struct cr_position){.step             = (int64_t)step,
-                                .steps_per_epoch  = (int64_t)per_epoch,
-                                .data_fingerprint = fingerprint,
-                                .data_images      = (int64_t)images,
-                                .data_contents    = contents,
-                                .ranks            = (int64_t)ranks,
-                                .teacher          = teacher};
     return CR_OK;
 }
 

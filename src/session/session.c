@@ -203,19 +203,16 @@ static enum cr_precision resolve_precision(const struct cr_config *c, const stru
     return device->caps.half ? CR_PRECISION_FP16 : CR_PRECISION_FP32;
 }
 
-cr_status cr_session_device(const struct cr_config *c, bool ref_only, struct cr_device **device, enum cr_dtype *real) {
-    return cr_session_rank_device(c, ref_only, NULL, device, real);
-}
-
-cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struct cr_comm *comm,
-                                 struct cr_device **device, enum cr_dtype *real) {
+cr_status cr_session_device(const struct cr_config *c, const struct cr_session_options *o, struct cr_device **device,
+                            enum cr_dtype *real) {
+    struct cr_comm         *comm   = o ? o->comm : NULL;
     const int               local  = comm ? cr_comm_rank_info(comm, cr_comm_rank(comm))->local_rank : 0;
     const bool              narrow = c->ranks.reduce != CR_REDUCE_FP32; /* only NCCL reduces 16-bit values */
     const enum cr_transport transport =
         narrow && c->ranks.transport == CR_TRANSPORT_AUTO ? CR_TRANSPORT_NCCL : c->ranks.transport;
     const struct cr_device_options options = {.threads       = (int)c->train.threads,
                                               .deterministic = c->train.deterministic,
-                                              .ref_only      = ref_only,
+                                              .ref_only      = o && o->ref_only,
                                               .tf32          = c->train.precision == CR_PRECISION_TF32,
                                               .bf16          = c->train.precision == CR_PRECISION_BF16,
                                               .index         = (int)c->train.gpu + local,
@@ -288,7 +285,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &s->prepare_eval));
     enum cr_dtype real;
     int64_t       start = cr_time_ns();
-    CR_TRY(cr_session_rank_device(c, o->ref_only, o->comm, &s->device, &real));
+    CR_TRY(cr_session_device(c, o, &s->device, &real));
     s->times.device_ns = cr_time_ns() - start;
     start              = cr_time_ns();
     s->state.epoch     = o->epoch;

@@ -119,12 +119,10 @@ struct cr_session {
 };
 
 /* Opens the device named by [train] device; the caller closes it with cr_device_close. *real is the type of
- * activations: by [train] precision, or the device's default. */
-CR_MUST cr_status cr_session_device(const struct cr_config *config, bool ref_only, struct cr_device **device,
-                                    enum cr_dtype *real);
-/* The same for one rank: the GPU train.gpu + local rank. comm is NULL with one rank. */
-CR_MUST cr_status cr_session_rank_device(const struct cr_config *config, bool ref_only, struct cr_comm *comm,
-                                         struct cr_device **device, enum cr_dtype *real);
+ * activations: by [train] precision, or the device's default. `options` (may be NULL): ref_only; and comm, with which
+ * a rank gets the GPU train.gpu + local rank. */
+CR_MUST cr_status cr_session_device(const struct cr_config *config, const struct cr_session_options *options,
+                                    struct cr_device **device, enum cr_dtype *real);
 /* session/kernel_times.c: opens the table of kernel times by which kernels are chosen, if the device measures any. */
 CR_MUST cr_status cr_session_open_cost_table(struct cr_session *session, const struct cr_session_options *options);
 

@@ -44,11 +44,6 @@ void cr_state_sparse_close(struct cr_state_sparse *s) {
     *s = (struct cr_state_sparse){0};
 }
 
-static cr_status alloc_list(struct cr_state_sparse *s, int count, struct cr_state_list *out) {
-    *out = (struct cr_state_list){.tensor = cr_arena_alloc(&s->arena, (size_t)count * sizeof *out->tensor)};
-    return out->tensor ? CR_OK : CR_NO_MEMORY((size_t)count * sizeof *out->tensor);
-}
-
 static size_t chunk_bytes(uint64_t left) {
     return (size_t)CR_MIN(left, (uint64_t)CR_CKPT_CHUNK_BYTES);
 }
@@ -120,8 +115,8 @@ out:
 }
 
 static cr_status split_list(struct cr_state_sparse *s, bool model, struct cr_state_list *list) {
-    struct cr_state_list out;
-    CR_TRY(alloc_list(s, 3 * list->count, &out));
+    struct cr_state_list out = {0};
+    CR_ARENA_ALLOC(&s->arena, out.tensor, 3 * (size_t)list->count);
     for (int i = 0; i < list->count; i++) {
         const struct cr_ckpt_tensor *t     = &list->tensor[i];
         const int                    param = param_of(s->store, t->name);
@@ -221,7 +216,8 @@ static const struct cr_st_entry *values_of(struct cr_st_file *file, const char *
 static cr_status take_sparse(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
                              struct cr_state_list *list) {
     int left = 0;
-    CR_TRY(alloc_list(s, list->count + 1, &s->split));
+    CR_ARENA_ALLOC(&s->arena, s->split.tensor, (size_t)list->count + 1);
+    s->split.count = 0;
     for (int i = 0; i < list->count; i++) {
         const struct cr_ckpt_tensor *t     = &list->tensor[i];
         const int                    param = param_of(s->store, t->name);

@@ -174,7 +174,7 @@ static cr_status run_net(struct cr_init_bench *b, struct cr_init_net *s) {
     CR_TRY(cr_cmd_classes(s->config, &classes));
     CR_TRY(cr_prepare_from_config(s->config, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(s->config, CR_SPLIT_VAL, &eval));
-    if (!b->device) CR_TRY(cr_session_device(s->config, false, &b->device, &b->real));
+    if (!b->device) CR_TRY(cr_session_device(s->config, NULL, &b->device, &b->real));
     CR_TRY(cr_model_open(s->config, classes, train.size, eval.size, &s->model));
     s->has_model = true;
     cr_model_set_real(&s->model, b->real);

@@ -72,7 +72,7 @@ static cr_status open_network(const struct cr_tool_args *args, const struct cr_c
     if (cli.value[CR_OPT_TARGET])
         CR_TRY(cr_plan_target_open(&cli, config, &s->device, &real));
     else
-        CR_TRY(cr_session_device(config, false, &s->device, &real));
+        CR_TRY(cr_session_device(config, NULL, &s->device, &real));
     CR_TRY(cr_model_open(config, classes, train.size, eval.size, &s->model));
     cr_model_set_real(&s->model, real);
     s->model.ranks = 1;

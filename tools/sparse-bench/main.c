@@ -88,7 +88,7 @@ static cr_status device_open(struct cr_sparse_bench *b, enum cr_sparse_bench_mat
     enum cr_dtype                   real;
     CR_TRY(config_open(b, math, b->net[0], b->sparsity[0], &s->config));
     s->session.config = s->config;
-    CR_TRY(cr_session_device(s->config, false, &s->session.device, &real));
+    CR_TRY(cr_session_device(s->config, NULL, &s->session.device, &real));
     if (!s->session.device->backend->async || !s->session.device->backend->packed_elems)
         return CR_FAIL(CR_ERR_DEVICE, "cresnet-sparse-bench needs a GPU; this device is %s",
                        s->session.device->caps.text);

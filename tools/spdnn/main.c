@@ -72,7 +72,7 @@ static cr_status bench_open(struct bench *b, const struct cr_tool_args *args) {
     enum cr_dtype                         real;
     CR_TRY(read_options(b, args));
     CR_TRY(cr_config_open(&b->config, NULL, args->cli.override, args->cli.overrides));
-    CR_TRY(cr_session_device(b->config, false, &b->device, &real));
+    CR_TRY(cr_session_device(b->config, NULL, &b->device, &real));
     if (!b->device->caps.host_memory) CR_TRY(cr_device_open(CR_DEVICE_CPU, &cpu_options, &b->cpu));
     b->gpu[0] = b->device;
     for (int i = 1; i < b->gpus; i++) {

@@ -73,7 +73,7 @@ static cr_status time_batches(struct bench *b, struct cr_load_counts *counts, in
 /* Opens the device. With `auto`, a device that cannot be opened is no error: the CPU decodes. */
 static cr_status open_device(struct bench *b) {
     enum cr_dtype   real;
-    const cr_status status = cr_session_device(b->config, false, &b->session.device, &real);
+    const cr_status status = cr_session_device(b->config, NULL, &b->session.device, &real);
     if (status == CR_OK || b->config->data.decode == CR_DECODE_GPU) return status;
     cr_log(CR_LOG_WARN, "the CPU decodes all images: %s", cr_error_message());
     cr_error_clear();

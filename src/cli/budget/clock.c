@@ -14,7 +14,7 @@ cr_status cr_budget_clock_open(const struct cr_config *config, int classes, stru
         return cr_config_fail(config, "train.eval_batch", "a target time needs a batch size: give --batch N");
     s->config = clock->config;
     CR_TRY(cr_prepare_from_config(config, CR_SPLIT_VAL, &prepare));
-    CR_TRY(cr_session_device(clock->config, false, &s->device, &real));
+    CR_TRY(cr_session_device(clock->config, NULL, &s->device, &real));
     CR_TRY(cr_model_open(clock->config, classes, prepare.size, prepare.size, &s->model));
     cr_model_set_real(&s->model, real);
     CR_TRY(cr_session_open_cost_table(s, &options));

@@ -14,6 +14,7 @@ struct hashed { /* an image with the hash of its pixels */
     uint64_t hash;
     int      split;
     int64_t  sample;
+    int64_t  first; /* index of the first image with the same pixels */
 };
 
 /* A dataset of which every image was read; arrays are indexed by CR_SPLIT_TRAIN and CR_SPLIT_VAL. */
@@ -52,14 +53,12 @@ static cr_status find_duplicates(struct reading *r) {
     for (int split = 0; split < SPLITS; split++)
         for (int64_t i = 0; i < r->stat[split].count; i++)
             if (!r->stat[split].sample[i].bad)
-                r->image[r->count++] = (struct hashed){r->stat[split].sample[i].hash, split, i};
+                r->image[r->count++] = (struct hashed){r->stat[split].sample[i].hash, split, i, 0};
     if (r->count) qsort(r->image, (size_t)r->count, sizeof *r->image, compare_hashes);
-    for (int64_t i = 1, first = 0; i < r->count; i++) {
-        const struct hashed *a = &r->image[first], *b = &r->image[i];
-        if (!is_same_image(r, a, b)) {
-            first = i;
-            continue;
-        }
+    for (int64_t i = 1; i < r->count; i++) {
+        const struct hashed *a = &r->image[r->image[i - 1].first], *b = &r->image[i];
+        r->image[i].first = is_same_image(r, a, b) ? a->first : i;
+        if (b->first == i) continue;
         r->duplicates++;
         r->across += a->split == CR_SPLIT_TRAIN && b->split == CR_SPLIT_VAL;
         r->relabelled += sample_of(r, a)->label != sample_of(r, b)->label;
@@ -203,18 +202,15 @@ static void print_duplicates(const struct reading *r, struct cr_text *out) {
         "%lld duplicate images (identical pixels): %lld validation images are also in training, %lld have another "
         "label\n",
         (long long)r->duplicates, (long long)r->across, (long long)r->relabelled);
-    for (int64_t i = 1, first = 0; i < r->count; i++) {
-        char one[CR_PATH_MAX], other[CR_PATH_MAX];
-        if (!is_same_image(r, &r->image[first], &r->image[i])) {
-            first = i;
-            continue;
-        }
+    for (int64_t i = 1; i < r->count; i++) {
+        const struct hashed *a = &r->image[r->image[i].first], *b = &r->image[i];
+        char                 one[CR_PATH_MAX], other[CR_PATH_MAX];
+        if (a == b) continue;
         if (shown++ == PAIRS_SHOWN) break;
-        sample_name(r, &r->image[first], one, sizeof one);
-        sample_name(r, &r->image[i], other, sizeof other);
-        cr_text_add(out, "  %s (%s) = %s (%s)%s\n", one, split_names[r->image[first].split], other,
-                    split_names[r->image[i].split],
-                    sample_of(r, &r->image[first])->label != sample_of(r, &r->image[i])->label ? ", other label" : "");
+        sample_name(r, a, one, sizeof one);
+        sample_name(r, b, other, sizeof other);
+        cr_text_add(out, "  %s (%s) = %s (%s)%s\n", one, split_names[a->split], other, split_names[b->split],
+                    sample_of(r, a)->label != sample_of(r, b)->label ? ", other label" : "");
     }
     if (shown > PAIRS_SHOWN) cr_text_add(out, "  ...\n");
 }

@@ -58,7 +58,7 @@ static cr_status open_model(struct plan *p, const struct cr_args *args) {
     if (p->offline)
         CR_TRY(cr_plan_target_open(args, c, &s->device, &real));
     else
-        CR_TRY(cr_session_device(c, false, &s->device, &real));
+        CR_TRY(cr_session_device(c, NULL, &s->device, &real));
     CR_TRY(cr_model_open(c, classes, size, eval.size, &s->model));
     cr_model_set_real(&s->model, real);
     if (p->kind != CR_PROGRAM_EVAL) CR_TRY(cr_session_attach_teacher(s, NULL, classes, real));

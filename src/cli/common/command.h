@@ -97,9 +97,10 @@ CR_MUST cr_status cr_cmd_write_file(const struct cr_args *args, const char *file
 CR_MUST cr_status cr_cmd_write_with(const struct cr_args *args, const char *file, enum cr_output_kind kind,
                                     cr_status (*write)(const void *context, const char *path), const void *context);
 
-/* cli/common/csv_fields.c: adds a field of a CSV file, quoted as RFC 4180 says, as valid UTF-8. Spreadsheet programs take
- * a field that begins with = + - @, a tab or a line break for a formula, also in quotes. Names of files and classes come
- * from datasets of others: such a text begins with an apostrophe, such a path with "./", and so still names the file. */
+/* cli/common/csv_fields.c: adds a field of a CSV file, quoted as RFC 4180 says, as valid UTF-8. Spreadsheet programs
+ * take a field that begins with = + - @, a tab or a line break for a formula, also in quotes. Names of files and
+ * classes come from datasets of others: such a text begins with an apostrophe, such a path with "./", and so still
+ * names the file. */
 void cr_csv_add_text(struct cr_text *out, const char *text);
 void cr_csv_add_path(struct cr_text *out, const char *path);
 /* Adds the confusion matrix as a table: a row for each label, a column for each predicted class. With thousands of

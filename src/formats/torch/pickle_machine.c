@@ -7,40 +7,24 @@
 #include <string.h>
 
 /* Python's names of the opcodes: one for each of the characters, and those from 0x80 on. */
-static const char        text_codes[] = "().012BCFGIJKLMNPQRSTUVX]abcdeghijlopqrstu}";
-static const char *const text_names[] = {"MARK",        "EMPTY_TUPLE",
-                                         "STOP",        "POP",
-                                         "POP_MARK",    "DUP",
-                                         "BINBYTES",    "SHORT_BINBYTES",
-                                         "FLOAT",       "BINFLOAT",
-                                         "INT",         "BININT",
-                                         "BININT1",     "LONG",
-                                         "BININT2",     "NONE",
-                                         "PERSID",      "BINPERSID",
-                                         "REDUCE",      "STRING",
-                                         "BINSTRING",   "SHORT_BINSTRING",
-                                         "UNICODE",     "BINUNICODE",
-                                         "EMPTY_LIST",  "APPEND",
-                                         "BUILD",       "GLOBAL",
-                                         "DICT",        "APPENDS",
-                                         "GET",         "BINGET",
-                                         "INST",        "LONG_BINGET",
-                                         "LIST",        "OBJ",
-                                         "PUT",         "BINPUT",
-                                         "LONG_BINPUT", "SETITEM",
-                                         "TUPLE",       "SETITEMS",
-                                         "EMPTY_DICT"};
-static const char *const high_names[] = {
-    "PROTO",     "NEWOBJ",     "EXT1",        "EXT2",           "EXT4",      "TUPLE1",           "TUPLE2",
-    "TUPLE3",    "NEWTRUE",    "NEWFALSE",    "LONG1",          "LONG4",     "SHORT_BINUNICODE", "BINUNICODE8",
-    "BINBYTES8", "EMPTY_SET",  "ADDITEMS",    "FROZENSET",      "NEWOBJ_EX", "STACK_GLOBAL",     "MEMOIZE",
-    "FRAME",     "BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"};
+static const char text_codes[] = "().012BCFGIJKLMNPQRSTUVX]abcdeghijlopqrstu}";
+static const char text_names[] =
+    "MARK\0EMPTY_TUPLE\0STOP\0POP\0POP_MARK\0DUP\0BINBYTES\0SHORT_BINBYTES\0FLOAT\0BINFLOAT\0INT\0BININT\0BININT1\0"
+    "LONG\0BININT2\0NONE\0PERSID\0BINPERSID\0REDUCE\0STRING\0BINSTRING\0SHORT_BINSTRING\0UNICODE\0BINUNICODE\0"
+    "EMPTY_LIST\0APPEND\0BUILD\0GLOBAL\0DICT\0APPENDS\0GET\0BINGET\0INST\0LONG_BINGET\0LIST\0OBJ\0PUT\0BINPUT\0"
+    "LONG_BINPUT\0SETITEM\0TUPLE\0SETITEMS\0EMPTY_DICT\0";
+static const char high_names[] =
+    "PROTO\0NEWOBJ\0EXT1\0EXT2\0EXT4\0TUPLE1\0TUPLE2\0TUPLE3\0NEWTRUE\0NEWFALSE\0LONG1\0LONG4\0SHORT_BINUNICODE\0"
+    "BINUNICODE8\0BINBYTES8\0EMPTY_SET\0ADDITEMS\0FROZENSET\0NEWOBJ_EX\0STACK_GLOBAL\0MEMOIZE\0FRAME\0BYTEARRAY8\0"
+    "NEXT_BUFFER\0READONLY_BUFFER\0";
 
 /* NULL for a byte that is no opcode. */
 const char *cr_pickle_opcode(unsigned char code) {
-    const char *found = code && code < 0x80 ? strchr(text_codes, code) : NULL;
-    if (found) return text_names[found - text_codes];
-    return code >= 0x80 && code - 0x80u < CR_COUNT(high_names) ? high_names[code - 0x80] : NULL;
+    const char *name = code < 0x80 ? text_names : high_names;
+    const char *text = code && code < 0x80 ? strchr(text_codes, code) : NULL;
+    if (code < 0x80 && !text) return NULL;
+    for (int left = text ? (int)(text - text_codes) : code - 0x80; left && *name; left--) name += strlen(name) + 1;
+    return *name ? name : NULL;
 }
 
 /* ---- bytes ---- */
