@@ -20,17 +20,10 @@ static cr_status find_last_pass(const char *until, enum pass *last_pass) {
     return CR_FAIL(CR_ERR_USAGE, "unknown pass \"%s\": use grad, fuse, select, insert_waits or plan", until);
 }
 
-static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
-                              const struct cr_compile_options *options) {
-    struct cr_fit_report report;
-    CR_TRY(cr_pass_fit(program, cost_model, options, &report));
-    if (options->report) *options->report = report;
-    return cr_program_check(program);
-}
-
 cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cost_model,
                      const struct cr_compile_options *options) {
-    enum pass last_pass;
+    struct cr_fit_report unread;
+    enum pass            last_pass;
     CR_TRY(find_last_pass(options->until, &last_pass));
     CR_TRY(cr_program_check(program)); /* the emitted program, with gradients and updates */
     if (last_pass == PASS_GRAD) return CR_OK;
@@ -56,7 +49,10 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
 
     CR_TRY(cr_pass_select(program, cost_model));
     CR_TRY(cr_program_check(program));
-    if (options->pool_limit) CR_TRY(fit_to_limit(program, cost_model, options));
+    if (options->pool_limit) {
+        CR_TRY(cr_pass_fit(program, cost_model, options, options->report ? options->report : &unread));
+        CR_TRY(cr_program_check(program));
+    }
     if (last_pass == PASS_SELECT) return CR_OK;
 
     if (options->bucket_bytes) {

@@ -60,6 +60,11 @@ struct cr_cost_model {
     cr_status (*cost)(void *self, const struct cr_program *program, const struct cr_op *op, double *seconds);
 };
 
+/* Returns whether a kernel exists for the op. */
+static inline bool cr_accepts(const struct cr_cost_model *cost_model, const struct cr_program *program,
+                              const struct cr_op *op) {
+    return !cost_model->accepts || cost_model->accepts(cost_model->self, program, op);
+}
 /* Roofline time of one op: the longer of its memory traffic and its arithmetic. For offload and prefetch: the
  * time of the copy alone. */
 double cr_op_seconds(const struct cr_cost_model *cost_model, const struct cr_program *program, const struct cr_op *op);

@@ -10,9 +10,8 @@ struct cr_op_time {
     double stall; /* time in which the op's stream is idle before the op starts */
 };
 struct cr_simulation {
-    double total;            /* end of the last op */
-    double stalled;          /* sum of the stalls of the compute stream */
-    double busy[CR_STREAMS]; /* sum of the op times of each stream */
+    double total;   /* end of the last op */
+    double stalled; /* sum of the stalls of the compute stream */
 };
 /* How concurrent copies and kernels slow each other down. */
 struct cr_contention {

@@ -69,7 +69,6 @@ struct cr_op_info {
     const char       *in_name[CR_OP_IN_MAX], *out_name[CR_OP_OUT_MAX];
     enum cr_slot_type in_type[CR_OP_IN_MAX], out_type[CR_OP_OUT_MAX];
     bool              in_optional[CR_OP_IN_MAX], out_optional[CR_OP_OUT_MAX];
-    bool              has_grad; /* grad_<op> exists in compiler/autodiff/grad.c */
 };
 const struct cr_op_info *cr_op_info(enum cr_op_kind kind);
 /* Returns a bit mask of input slots. Bit i: output slot `out` may reuse the storage of input slot i, provided that this
@@ -248,6 +247,10 @@ struct cr_tensor {
 /* 1 PiB: more than any machine has, and sums of such sizes cannot overflow 64 bits. */
 #define CR_TENSOR_BYTES_MAX ((size_t)1 << 50)
 int64_t cr_tensor_elems(const struct cr_tensor *tensor);
+/* Returns whether two tensors, whose offsets are set, share bytes. */
+static inline bool cr_tensors_overlap(const struct cr_tensor *a, const struct cr_tensor *b) {
+    return a->region == b->region && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
 
 /* ---- program ---- */
 
@@ -294,6 +297,9 @@ int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dt
 int cr_tensor_store(struct cr_program *program, enum cr_param_buffer buffer, int param);
 /* Returns the tensor that cr_tensor_store created, or CR_NONE. */
 int cr_tensor_store_find(const struct cr_program *program, enum cr_param_buffer buffer, int param);
+/* Adds a tensor named `of` + suffix, with apostrophes behind it while the name is taken. As cr_tensor_add. */
+int cr_tensor_derive(struct cr_program *program, const char *of, const char *suffix, enum cr_dtype dtype,
+                     enum cr_region region, const int64_t dim[4]);
 /* Returns the id of the tensor with this name, or CR_NONE. */
 int cr_tensor_find(const struct cr_program *program, const char *name);
 /* Returns the tensor of which this one is a copy (copy_of), or the tensor itself. */
@@ -309,6 +315,8 @@ struct cr_op cr_op_make(enum cr_op_kind kind, int layer);
  * "name.<slot>". */
 enum { CR_NEW = -2 };
 int cr_emit(struct cr_program *program, const struct cr_op *op, const char *name);
+/* The same at index `at`; the ops from there on move up by one. */
+void cr_emit_at(struct cr_program *program, int at, const struct cr_op *op, const char *name);
 /* Infers shape and type of output slot `slot` from the inputs and attributes; asserts that they fit together. */
 void cr_op_infer(const struct cr_program *program, const struct cr_op *op, int slot, enum cr_dtype *dtype,
                  int64_t dim[4]);

@@ -13,7 +13,6 @@ const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
     .out_name[CR_OUT_##op##_##slot] = #slot, .out_type[CR_OUT_##op##_##slot] = CR_SLOT_##__VA_ARGS__,
 #define OPT_IN(op, slot, ...) IN(op, slot, __VA_ARGS__).in_optional[CR_IN_##op##_##slot] = true,
 #define OPT_OUT(op, slot, ...) OUT(op, slot, __VA_ARGS__).out_optional[CR_OUT_##op##_##slot] = true,
-#define GRAD(op) .has_grad = true,
 #define END(op)                                                                                                        \
     .ins = CR_INS_##op, .outs = CR_OUTS_##op                                                                           \
     }                                                                                                                  \

@@ -84,6 +84,14 @@ int cr_tensor_add(struct cr_program *p, const char *name, enum cr_dtype dtype, e
     return p->tensors++;
 }
 
+int cr_tensor_derive(struct cr_program *p, const char *of, const char *suffix, enum cr_dtype dtype,
+                     enum cr_region region, const int64_t dim[4]) {
+    char   name[300];
+    size_t used = (size_t)snprintf(name, sizeof name, "%s%s", of, suffix);
+    for (; used + 1 < sizeof name && cr_tensor_find(p, name) != CR_NONE; used++) memcpy(name + used, "'", 2);
+    return cr_tensor_add(p, name, dtype, region, dim[0], dim[1], dim[2], dim[3]);
+}
+
 int cr_tensor_find(const struct cr_program *p, const char *name) {
     for (int i = 0; i < p->tensors; i++)
         if (strcmp(p->tensor[i].name, name) == 0) return i;
@@ -152,6 +160,14 @@ int cr_emit(struct cr_program *p, const struct cr_op *given, const char *name) {
     return p->ops++;
 }
 
+void cr_emit_at(struct cr_program *p, int at, const struct cr_op *op, const char *name) {
+    const int from = cr_emit(p, op, name);
+    if (p->failed) return;
+    const struct cr_op made = p->op[from];
+    memmove(&p->op[at + 1], &p->op[at], (size_t)(from - at) * sizeof made);
+    p->op[at] = made;
+}
+
 static void copy_parts(struct cr_program *p, struct cr_op *op) {
     if (op->kind != CR_OP_fused) return;
     const struct cr_op fused = cr_op_fuse(p, op->attr.fused.part, op->attr.fused.parts);
@@ -161,9 +177,9 @@ static void copy_parts(struct cr_program *p, struct cr_op *op) {
 cr_status cr_program_copy(const struct cr_program *from, struct cr_program *to) {
     struct cr_program p = *from;
     p.arena             = (struct cr_arena){0};
-    p.tensor            = cr_alloc((size_t)CR_MAX(from->tensors, 1), sizeof *p.tensor);
-    p.op                = cr_alloc((size_t)CR_MAX(from->ops, 1), sizeof *p.op);
-    p.layer             = cr_alloc((size_t)CR_MAX(from->layers, 1), sizeof *p.layer);
+    p.tensor            = cr_alloc((size_t)from->tensors, sizeof *p.tensor);
+    p.op                = cr_alloc((size_t)from->ops, sizeof *p.op);
+    p.layer             = cr_alloc((size_t)from->layers, sizeof *p.layer);
     p.tensor_capacity   = from->tensors;
     p.op_capacity       = from->ops;
     p.layer_capacity    = from->layers;

@@ -5,9 +5,9 @@
 #include <string.h>
 
 static cr_status check_names(const struct cr_program *p) {
-    const char **names = cr_alloc((size_t)p->tensors, sizeof *names);
-    if (!names) return CR_NO_MEMORY((size_t)p->tensors * sizeof *names);
-    cr_status status = CR_OK;
+    const char **names;
+    cr_status    status = CR_OK;
+    CR_ALLOC(names, (size_t)p->tensors);
     for (int i = 0; i < p->tensors; i++) names[i] = p->tensor[i].name;
     qsort(names, (size_t)p->tensors, sizeof *names, cr_compare_texts);
     for (int i = 1; i < p->tensors && status == CR_OK; i++)
@@ -201,19 +201,19 @@ static cr_status check_gradients(const struct cr_program *p) {
     bool has_backward = false;
     for (int i = 0; i < p->ops; i++) has_backward |= p->op[i].kind == CR_OP_loss_grad || p->op[i].kind == CR_OP_head;
     if (!has_backward || !p->store) return CR_OK;
-    const size_t      params = (size_t)CR_MAX(p->store->params, 1);
-    int              *param  = cr_alloc(params, sizeof *param);
+    const size_t      params = (size_t)p->store->params;
     struct grad_check c      = {.program = p,
-                                .param   = param,
-                                .use     = cr_alloc(params, sizeof *c.use),
                                 .base    = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD),
                                 .size    = cr_dtype_bytes(p->store->real)};
-    cr_status         status = param && c.use ? CR_OK : CR_NO_MEMORY(params * (sizeof *param + sizeof *c.use));
-    if (status == CR_OK) {
-        for (int k = 0; k < p->store->params; k++)
-            if (!cr_param_is_running(p->store->param[k].role)) param[c.params++] = k;
-        status = check_uses(&c);
-    }
+    cr_status         status;
+    int              *param;
+    CR_ALLOC(param, params);
+    CR_ALLOC_OUT(c.use, params);
+    for (int k = 0; k < p->store->params; k++)
+        if (!cr_param_is_running(p->store->param[k].role)) param[c.params++] = k;
+    c.param = param;
+    status  = check_uses(&c);
+out:
     cr_free(param);
     cr_free(c.use);
     return status;
@@ -221,8 +221,8 @@ static cr_status check_gradients(const struct cr_program *p) {
 
 cr_status cr_program_check(const struct cr_program *p) {
     if (p->failed) return CR_NO_MEMORY(0);
-    bool *written = cr_alloc((size_t)CR_MAX(p->tensors, 1), sizeof *written);
-    if (!written) return CR_NO_MEMORY((size_t)p->tensors);
+    bool *written;
+    CR_ALLOC(written, (size_t)p->tensors);
     cr_status status = check_names(p);
     for (int i = 0; i < p->ops && status == CR_OK; i++) {
         int                 parts;

@@ -39,7 +39,7 @@ cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_progr
     *known = true;
     *cost  = cr_op_seconds(&clock->model, p, op);
     if (clock->model.cost) {
-        *known = !clock->model.accepts || clock->model.accepts(clock->model.self, p, op);
+        *known = cr_accepts(&clock->model, p, op);
         return *known ? clock->model.cost(clock->model.self, p, op, cost) : CR_OK;
     }
     double seconds = 0;

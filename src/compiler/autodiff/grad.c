@@ -98,9 +98,7 @@ static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
     grad_input(b, op, &dgrad, dy);
 }
 
-static void grad_group_conv(struct backward *b, const struct cr_op *op, int dy) {
-    grad_conv(b, op, dy);
-}
+#define grad_group_conv grad_conv
 
 static void grad_channel_conv(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_op wgrad          = cr_op_make(CR_OP_channel_conv_wgrad, op->layer),
@@ -120,6 +118,18 @@ static void grad_dense(struct backward *b, const struct cr_op *op, int dy) {
         cr_emit(b->p, &bgrad, "");
     }
     grad_input(b, op, &dgrad, dy);
+}
+
+/* Gradients that are one op: inputs dy and at most one more, and an output of the input's shape. */
+static void grad_simple(struct backward *b, const struct cr_op *op, enum cr_op_kind kind, int dy, int more) {
+    struct cr_op g = cr_op_make(kind, op->layer);
+    if (!needs_grad(b, op->in[0])) return;
+    g.in[0]  = dy;
+    g.in[1]  = more;
+    g.out[0] = gradient_new(b, op->in[0]);
+    g.attr   = op->attr;
+    cr_emit(b->p, &g, "");
+    contribute(b, op->in[0], g.out[0]);
 }
 
 /* BN with batch statistics. Its bn_finalize has gamma, beta and the number of elements per channel. */
@@ -167,29 +177,13 @@ static void grad_bn_training(struct backward *b, const struct cr_op *op, const s
 }
 
 static void grad_bn_apply(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_program *p = b->p;
-    int                x = op->in[CR_IN_bn_apply_x];
+    const int scale_bias = op->in[CR_IN_bn_apply_scale_bias];
     CR_ASSERT(!op->attr.bn.relu && op->in[CR_IN_bn_apply_add] == CR_NONE); /* the program is not fused yet */
-    struct cr_op source = p->op[cr_program_writer(p, op->in[CR_IN_bn_apply_scale_bias])];
-    if (source.kind == CR_OP_bn_finalize) {
+    struct cr_op source = b->p->op[cr_program_writer(b->p, scale_bias)];
+    if (source.kind == CR_OP_bn_finalize)
         grad_bn_training(b, op, &source, dy);
-    } else if (needs_grad(b, x)) { /* frozen BN */
-        char         name[256];
-        struct cr_op scale                       = cr_op_make(CR_OP_channel_scale, op->layer);
-        scale.in[CR_IN_channel_scale_dy]         = dy;
-        scale.in[CR_IN_channel_scale_scale_bias] = op->in[CR_IN_bn_apply_scale_bias];
-        gradient_name(b, x, name);
-        contribute(b, x, tensor_of(p, cr_emit(p, &scale, name), 0));
-    }
-}
-
-static void grad_relu(struct backward *b, const struct cr_op *op, int dy) {
-    char         name[256];
-    struct cr_op g           = cr_op_make(CR_OP_relu_grad, op->layer);
-    g.in[CR_IN_relu_grad_dy] = dy;
-    g.in[CR_IN_relu_grad_y]  = op->out[CR_OUT_relu_y];
-    gradient_name(b, op->in[CR_IN_relu_x], name);
-    contribute(b, op->in[CR_IN_relu_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
+    else /* frozen BN */
+        grad_simple(b, op, CR_OP_channel_scale, dy, scale_bias);
 }
 
 static void grad_add(struct backward *b, const struct cr_op *op, int dy) {
@@ -197,22 +191,11 @@ static void grad_add(struct backward *b, const struct cr_op *op, int dy) {
     contribute(b, op->in[CR_IN_add_b], dy);
 }
 
-/* Gradients that are one op: inputs dy and at most one more, and an output of the input's shape. */
-static void grad_simple(struct backward *b, const struct cr_op *op, enum cr_op_kind kind, int dy, int more) {
-    struct cr_op g = cr_op_make(kind, op->layer);
-    if (!needs_grad(b, op->in[0])) return;
-    g.in[0]  = dy;
-    g.in[1]  = more;
-    g.out[0] = gradient_new(b, op->in[0]);
-    g.attr   = op->attr;
-    cr_emit(b->p, &g, "");
-    contribute(b, op->in[0], g.out[0]);
-}
-
 #define SIMPLE(name, more)                                                                                             \
     static void grad_##name(struct backward *b, const struct cr_op *op, int dy) {                                      \
         grad_simple(b, op, CR_OP_##name##_grad, dy, more);                                                             \
     }
+SIMPLE(relu, op->out[CR_OUT_relu_y])
 SIMPLE(maxpool, op->out[CR_OUT_maxpool_index])
 SIMPLE(avgpool, CR_NONE)
 SIMPLE(avgpool2x2, CR_NONE)
@@ -234,13 +217,7 @@ static void grad_se_scale(struct backward *b, const struct cr_op *op, int dy) {
 }
 
 static void grad_drop(struct backward *b, const struct cr_op *op, int dy) {
-    char         name[256];
-    struct cr_op g     = cr_op_make(CR_OP_drop, op->layer);
-    g.in[CR_IN_drop_x] = dy;
-    g.attr             = op->attr;
-    if (!needs_grad(b, op->in[CR_IN_drop_x])) return;
-    gradient_name(b, op->in[CR_IN_drop_x], name);
-    contribute(b, op->in[CR_IN_drop_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
+    grad_simple(b, op, CR_OP_drop, dy, CR_NONE);
 }
 
 static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
@@ -293,20 +270,19 @@ cr_status cr_pass_grad(struct cr_program *p, int loss_op, bool accumulate, float
     if (p->failed) return CR_NO_MEMORY(0);
     struct backward b = {
         .p = p, .accumulate = accumulate, .weight = weight, .smoothing = smoothing, .forward_tensors = p->tensors};
-    int forward_ops  = p->ops;
-    b.needs_grad     = cr_alloc((size_t)p->tensors, sizeof *b.needs_grad);
-    b.grad           = cr_alloc((size_t)p->tensors, sizeof *b.grad);
-    cr_status status = b.needs_grad && b.grad ? CR_OK : CR_NO_MEMORY((size_t)p->tensors * sizeof *b.grad);
-    if (status == CR_OK) {
-        for (int t = 0; t < p->tensors; t++) b.grad[t] = CR_NONE;
-        find_needs_grad(&b);
-        for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
-            struct cr_op op = p->op[i]; /* a copy, because emission may move the array */
-            int          dy = op.out[0] >= 0 && op.out[0] < b.forward_tensors ? b.grad[op.out[0]] : CR_NONE;
-            if (i == loss_op || dy != CR_NONE) emit_gradient(&b, &op, dy);
-        }
-        if (p->failed) status = CR_NO_MEMORY(0);
+    int       forward_ops = p->ops;
+    cr_status status      = CR_OK;
+    CR_ALLOC_OUT(b.needs_grad, (size_t)p->tensors);
+    CR_ALLOC_OUT(b.grad, (size_t)p->tensors);
+    for (int t = 0; t < p->tensors; t++) b.grad[t] = CR_NONE;
+    find_needs_grad(&b);
+    for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
+        struct cr_op op = p->op[i]; /* a copy, because emission may move the array */
+        int          dy = op.out[0] >= 0 && op.out[0] < b.forward_tensors ? b.grad[op.out[0]] : CR_NONE;
+        if (i == loss_op || dy != CR_NONE) emit_gradient(&b, &op, dy);
     }
+    if (p->failed) status = CR_NO_MEMORY(0);
+out:
     cr_free(b.needs_grad);
     cr_free(b.grad);
     return status;

@@ -10,11 +10,6 @@ static bool exists_before(const struct cr_conv_fusions *f, int tensor, int index
     return tensor >= 0 && f->edit->writer[tensor] < index;
 }
 
-/* Returns whether `tensor` is a transient with one writer and `reads` reading slots. */
-static bool is_private(const struct cr_conv_fusions *f, int tensor, int reads) {
-    return cr_edit_is_private(f->edit, tensor) && f->edit->writes[tensor] == 1 && f->edit->reads[tensor] == reads;
-}
-
 /* The only reader of `tensor` of this kind; CR_NONE: none, or several. */
 static int reader_of(const struct cr_conv_fusions *f, int tensor, enum cr_op_kind kind) {
     int found = CR_NONE;
@@ -43,7 +38,7 @@ static void match_backward(struct cr_conv_fusions *f, struct cr_fusion_candidate
         cr_op_uses_only(op_at(f, d), 3, 1))
         s->dgrad = d;
     if (apply == CR_NONE || op_at(f, apply)->in[CR_IN_bn_grad_apply_x] != y) return;
-    if (!is_private(f, dy, (s->wgrad != CR_NONE) + (s->dgrad != CR_NONE))) return;
+    if (!cr_edit_is_inner(f->edit, dy, (s->wgrad != CR_NONE) + (s->dgrad != CR_NONE))) return;
     s->apply  = apply;
     s->masked = op_at(f, apply)->in[CR_IN_bn_grad_apply_y] != CR_NONE ||
                 op_at(f, apply)->in[CR_IN_bn_grad_apply_scale_bias] != CR_NONE;
@@ -61,7 +56,7 @@ static void match_input(struct cr_conv_fusions *f, struct cr_fusion_candidate *s
     s->bn       = bn;
     s->finalize = finalize;
     s->owned    = apply->in[CR_IN_bn_apply_add] == CR_NONE && apply->out[CR_OUT_bn_apply_mask] == CR_NONE &&
-               is_private(f, x, 1 + (s->wgrad != CR_NONE)) && cr_edit_can_move(f->edit, bn, s->conv) &&
+               cr_edit_is_inner(f->edit, x, 1 + (s->wgrad != CR_NONE)) && cr_edit_can_move(f->edit, bn, s->conv) &&
                (s->wgrad == CR_NONE || cr_edit_can_move(f->edit, bn, s->wgrad));
 }
 
@@ -70,7 +65,7 @@ static void match_input(struct cr_conv_fusions *f, struct cr_fusion_candidate *s
 /* Finds the add of v and the other branch's gradient. Returns the sum; v when there is no such add. */
 static int match_add(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, int v,
                      struct cr_grad_epilogue *e) {
-    int add = is_private(f, v, 1) ? cr_edit_next_reader(f->edit, v, s->dgrad) : CR_NONE;
+    int add = cr_edit_is_inner(f->edit, v, 1) ? cr_edit_next_reader(f->edit, v, s->dgrad) : CR_NONE;
     if (add == CR_NONE || op_at(f, add)->kind != CR_OP_add) return v;
     const struct cr_op *op    = op_at(f, add);
     int                 other = op->in[CR_IN_add_a] == v ? op->in[CR_IN_add_b] : op->in[CR_IN_add_a];
@@ -97,7 +92,7 @@ static bool match_relu(const struct cr_conv_fusions *f, const struct cr_fusion_c
     const bool conv = s->bn == CR_NONE;
     if (conv && (s->block == CR_NONE || op_at(f, s->block)->kind != CR_OP_conv || !op_at(f, s->block)->attr.conv.relu))
         return false;
-    const int relu = is_private(f, v, 1) ? cr_edit_next_reader(f->edit, v, s->dgrad) : CR_NONE;
+    const int relu = cr_edit_is_inner(f->edit, v, 1) ? cr_edit_next_reader(f->edit, v, s->dgrad) : CR_NONE;
     if (relu == CR_NONE || op_at(f, relu)->kind != CR_OP_relu_grad || e->add != CR_NONE) return false;
     const struct cr_op *op = op_at(f, relu), *block = op_at(f, conv ? s->block : s->bn);
     const int           y = op->in[CR_IN_relu_grad_y], sums = op->out[CR_OUT_relu_grad_grad_sums];
@@ -125,7 +120,7 @@ static bool match_relu(const struct cr_conv_fusions *f, const struct cr_fusion_c
 /* Matches bn_grad_sums and bn_grad_apply that apply the mask to `dy` (v, or the sum) themselves. */
 static void match_bn_grad(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, int dy,
                           struct cr_grad_epilogue *e) {
-    if (!is_private(f, dy, 2)) return;
+    if (!cr_edit_is_inner(f->edit, dy, 2)) return;
     int sums_op = reader_of(f, dy, CR_OP_bn_grad_sums), apply = reader_of(f, dy, CR_OP_bn_grad_apply);
     if (sums_op == CR_NONE || apply == CR_NONE) return;
     const struct cr_op *sums_grad = op_at(f, sums_op), *apply_op = op_at(f, apply), *bn = op_at(f, s->bn);
@@ -156,22 +151,10 @@ static bool epilogue_can_move(const struct cr_conv_fusions *f, const struct cr_f
 }
 
 static void match_epilogue(struct cr_conv_fusions *f, struct cr_fusion_candidate *s) {
-    static const struct cr_grad_epilogue none = {CR_GRAD_FUSION_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 CR_NONE,
-                                                 false};
-    s->epilogue                               = none;
+    struct cr_grad_epilogue none = {.max_fusion = CR_GRAD_FUSION_NONE};
+    none.add = none.other = none.sum = none.relu = none.sums = none.apply = none.bn_x = none.mean_rstd = CR_NONE;
+    none.y = none.gamma = none.beta = none.g = none.grad_sums = CR_NONE;
+    s->epilogue                                               = none;
     if (s->dgrad == CR_NONE) return;
     int v  = op_at(f, s->dgrad)->out[CR_OUT_conv_dgrad_dx];
     int dy = match_add(f, s, v, &s->epilogue);
@@ -206,7 +189,7 @@ cr_status cr_conv_fusions_match(struct cr_conv_fusions *f) {
     const struct cr_program *p     = f->edit->program;
     int                      count = 0;
     for (int i = 0; i < p->ops; i++) count += !f->edit->removed[i] && p->op[i].kind == CR_OP_conv;
-    CR_ALLOC(f->candidate, (size_t)CR_MAX(count, 1));
+    CR_ALLOC(f->candidate, (size_t)count);
     for (int i = 0; i < p->ops; i++) {
         if (f->edit->removed[i] || p->op[i].kind != CR_OP_conv || !cr_op_uses_only(&p->op[i], 3, 1)) continue;
         struct cr_fusion_candidate *s = &f->candidate[f->candidates++];

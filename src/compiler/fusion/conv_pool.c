@@ -7,11 +7,6 @@
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
 
-static bool pools(const struct cr_op *op) {
-    return op->attr.conv.window == 3 && op->attr.conv.stride == 2 && op->attr.conv.pad == 1 &&
-           cr_op_uses_only(op, 1u << CR_IN_maxpool_x, 1u << CR_OUT_maxpool_y);
-}
-
 static bool convolves(const struct cr_op *op) {
     const unsigned in = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias;
     return cr_op_uses_only(op, in, 1u << CR_OUT_conv_y) && op->in[CR_IN_conv_bias] >= 0 && op->attr.conv.relu &&
@@ -22,7 +17,7 @@ static bool convolves(const struct cr_op *op) {
 static bool join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *pool   = cr_fuse_op(edit, root);
     const int           writer = cr_fuse_before(edit, pool->in[CR_IN_maxpool_x], CR_OP_conv, root);
-    if (writer == CR_NONE || !pools(pool) || !convolves(cr_fuse_op(edit, writer))) return false;
+    if (writer == CR_NONE || !cr_fuse_is_stem_pool(pool) || !convolves(cr_fuse_op(edit, writer))) return false;
     const struct cr_op *conv    = cr_fuse_op(edit, writer);
     struct cr_op        op      = cr_op_make(CR_OP_conv_pool, conv->layer);
     op.stream                   = conv->stream;

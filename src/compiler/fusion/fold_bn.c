@@ -88,10 +88,7 @@ static bool fuse_teacher_bias(struct cr_edit *edit, const struct cr_cost_model *
     bias_name(p, scale_bias, name);
     fused.in[CR_IN_conv_bias] = cr_tensor_find(p, name);
     fused.out[CR_OUT_conv_y]  = apply->out[CR_OUT_bn_apply_y];
-    if (fused.in[CR_IN_conv_bias] == CR_NONE || !cr_fuse_accepted(edit, cost_model, &fused)) return false;
-    cr_edit_remove(edit, conv);
-    cr_edit_replace(edit, bn, &fused);
-    return true;
+    return fused.in[CR_IN_conv_bias] != CR_NONE && cr_fuse_replace(edit, cost_model, bn, &fused, conv, CR_NONE);
 }
 
 static bool fuse_bn(struct cr_edit *edit, const struct cr_cost_model *cost_model, int bn) {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
-    return !cost_model->accepts || cost_model->accepts(cost_model->self, edit->program, op);
+    return cr_accepts(cost_model, edit->program, op);
 }
 
 double cr_fuse_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
@@ -46,6 +46,15 @@ bool cr_fuse_parts(struct cr_edit *edit, const struct cr_cost_model *cost_model,
     return true;
 }
 
+bool cr_fuse_replace(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root, const struct cr_op *fused,
+                     int first, int second) {
+    if (!cr_fuse_accepted(edit, cost_model, fused)) return false;
+    if (first != CR_NONE) cr_edit_remove(edit, first);
+    if (second != CR_NONE) cr_edit_remove(edit, second);
+    cr_edit_replace(edit, root, fused);
+    return true;
+}
+
 void cr_fuse_patterns(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_pattern *patterns,
                       size_t count) {
     for (size_t k = 0; k < count; k++)
@@ -62,6 +71,11 @@ cr_status cr_fuse_pass(struct cr_program *program, const struct cr_cost_model *c
     const cr_status status = cr_edit_finish(&edit);
     cr_edit_close(&edit);
     return status;
+}
+
+bool cr_fuse_is_stem_pool(const struct cr_op *pool) {
+    return pool->attr.conv.window == 3 && pool->attr.conv.stride == 2 && pool->attr.conv.pad == 1 &&
+           cr_op_uses_only(pool, 1u << CR_IN_maxpool_x, 1u << CR_OUT_maxpool_y);
 }
 
 int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int like, const char *suffix) {

@@ -35,6 +35,10 @@ double cr_fuse_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_mo
  * fewer bytes, and as many operations are one launch less. Returns whether it has replaced them. */
 bool cr_fuse_parts(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *fused,
                    const int *part, int count, int root);
+/* Puts `fused` at the place of op `root` and removes the ops `first` and `second` (CR_NONE: none), where the device has
+ * a kernel. Returns whether it has. */
+bool cr_fuse_replace(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root, const struct cr_op *fused,
+                     int first, int second);
 /* The op with this index; valid until the edit changes the program. */
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index);
 bool                cr_fuse_same_stream(const struct cr_edit *edit, int a, int b);
@@ -46,6 +50,8 @@ int cr_fuse_before(const struct cr_edit *edit, int tensor, enum cr_op_kind kind,
 /* Adds a transient with the type and shape of the op's output `slot`, named <name of tensor like>.<suffix>. Returns its
  * id, or CR_NONE when an allocation fails. */
 int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int like, const char *suffix);
+/* Returns whether the op is the plain max pooling of an ImageNet stem: 3x3, stride 2, padding 1. */
+bool cr_fuse_is_stem_pool(const struct cr_op *pool);
 
 /* compiler/fusion/patterns_backward.c */
 cr_fuse_pattern cr_fuse_sums_mask, cr_fuse_apply_mask; /* BN gradient: recomputes the ReLU mask from the BN's input */

@@ -27,14 +27,12 @@ static void keep_hoisted_results(struct cr_program *p) {
 
 cr_status cr_pass_hoist(struct cr_program *p) {
     if (cr_program_trains(p)) return CR_OK;
-    bool         *constant = cr_alloc((size_t)CR_MAX(p->tensors, 1), sizeof *constant);
-    struct cr_op *late     = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *late);
-    if (!constant || !late) {
-        cr_free(constant);
-        cr_free(late);
-        return CR_NO_MEMORY((size_t)p->ops * sizeof *late);
-    }
-    int early = 0, late_ops = 0;
+    bool         *constant;
+    struct cr_op *late   = NULL;
+    cr_status     status = CR_OK;
+    int           early = 0, late_ops = 0;
+    CR_ALLOC(constant, (size_t)p->tensors);
+    CR_ALLOC_OUT(late, (size_t)p->ops);
     for (int i = 0; i < p->ops; i++) {
         const struct cr_op op = p->op[i];
         if (!is_constant(p, &op, constant)) {
@@ -48,7 +46,8 @@ cr_status cr_pass_hoist(struct cr_program *p) {
     for (int i = 0; i < late_ops; i++) p->op[early + i] = late[i];
     p->hoisted = early;
     keep_hoisted_results(p);
+out:
     cr_free(constant);
     cr_free(late);
-    return CR_OK;
+    return status;
 }

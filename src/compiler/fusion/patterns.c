@@ -17,13 +17,6 @@ static bool is_plain_bn(const struct cr_op *op) {
     return op->kind == CR_OP_bn_apply && op->in[CR_IN_bn_apply_add] == CR_NONE && !op->attr.bn.relu;
 }
 
-/* Puts the fused op at `root` and removes the ops that it replaces. */
-static void replace_ops(struct cr_edit *edit, int root, const struct cr_op *fused, int first, int second) {
-    if (first != CR_NONE) cr_edit_remove(edit, first);
-    if (second != CR_NONE) cr_edit_remove(edit, second);
-    cr_edit_replace(edit, root, fused);
-}
-
 /* bn_apply -> add -> relu */
 static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const int add = cr_fuse_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add, root);
@@ -38,9 +31,7 @@ static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *c
         fused.in[CR_IN_bn_apply_add] = other;
         fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
         fused.attr.bn.relu           = true;
-        if (!cr_fuse_accepted(edit, cost_model, &fused)) continue;
-        replace_ops(edit, root, &fused, bn, add);
-        return true;
+        if (cr_fuse_replace(edit, cost_model, root, &fused, bn, add)) return true;
     }
     return false;
 }
@@ -52,9 +43,7 @@ static bool fuse_bn_relu(struct cr_edit *edit, const struct cr_cost_model *cost_
     struct cr_op fused           = *cr_fuse_op(edit, bn);
     fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
     fused.attr.bn.relu           = true;
-    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
-    replace_ops(edit, root, &fused, bn, CR_NONE);
-    return true;
+    return cr_fuse_replace(edit, cost_model, root, &fused, bn, CR_NONE);
 }
 
 /* The other operand is the BN of the shortcut: one op applies both BNs. */
@@ -65,9 +54,7 @@ static bool fuse_shortcut_bn(struct cr_edit *edit, const struct cr_cost_model *c
     if (bn == CR_NONE || !is_plain_bn(cr_fuse_op(edit, bn))) return false;
     fused.in[CR_IN_bn_apply_add]            = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_x];
     fused.in[CR_IN_bn_apply_add_scale_bias] = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_scale_bias];
-    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
-    replace_ops(edit, root, &fused, bn, CR_NONE);
-    return true;
+    return cr_fuse_replace(edit, cost_model, root, &fused, bn, CR_NONE);
 }
 
 /* The summand of an input gradient is the gradient of a shortcut without parameters, which has the same stride:
@@ -91,7 +78,7 @@ static bool fuse_padded_gradient(struct cr_edit *edit, const struct cr_cost_mode
 static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *relu = cr_fuse_op(edit, root);
     int                 dx   = relu->out[CR_OUT_relu_grad_dx];
-    if (!cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1) return false;
+    if (!cr_edit_is_inner(edit, dx, 2)) return false;
     int s = cr_edit_next_reader(edit, dx, root), a = s == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, s);
     if (a == CR_NONE || cr_fuse_op(edit, s)->kind != CR_OP_bn_grad_sums ||
         cr_fuse_op(edit, a)->kind != CR_OP_bn_grad_apply)

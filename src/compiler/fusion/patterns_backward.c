@@ -17,9 +17,7 @@ static bool recompute_mask(struct cr_edit *edit, const struct cr_cost_model *cos
     if (!cr_edit_can_move(edit, bn, root)) return false;
     fresh.in[scale_bias] = apply->in[CR_IN_bn_apply_scale_bias];
     fresh.in[y]          = CR_NONE;
-    if (!cr_fuse_accepted(edit, cost_model, &fresh)) return false;
-    cr_edit_replace(edit, root, &fresh);
-    return true;
+    return cr_fuse_replace(edit, cost_model, root, &fresh, CR_NONE, CR_NONE);
 }
 
 bool cr_fuse_sums_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {

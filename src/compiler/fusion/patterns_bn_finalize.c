@@ -17,10 +17,7 @@ static int producer_of(const struct cr_edit *edit, int root, int sums, enum cr_o
 static bool fuse_into_producer(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
                                const struct cr_op *fused) {
     if (cost_model->cost) return cr_fuse_parts(edit, cost_model, fused, (const int[]){producer, root}, 2, producer);
-    if (!cr_fuse_accepted(edit, cost_model, fused)) return false;
-    cr_edit_remove(edit, root);
-    cr_edit_replace(edit, producer, fused);
-    return true;
+    return cr_fuse_replace(edit, cost_model, producer, fused, root, CR_NONE);
 }
 
 /* conv -> bn_finalize */

@@ -2,32 +2,25 @@
  * the 7x7 convolution on the image in space-to-depth form. Tensor cores suit its 16 channels, but not the 3 channels of
  * the image. */
 #include "compiler/fusion/fusion.h"
+#include "compiler/passes.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* ---- BN and ReLU in the max-pooling ---- */
 
-static bool has_backward(const struct cr_program *p) {
-    for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_loss_grad) return true;
-    return false;
-}
-
 /* bn_apply with ReLU -> maxpool. Programs without gradients are left alone: fold puts the BN into the convolution. */
 bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
     int          bn    = cr_fuse_before(edit, fused.in[CR_IN_maxpool_x], CR_OP_bn_apply, root);
-    if (bn == CR_NONE || fused.in[CR_IN_maxpool_scale_bias] != CR_NONE || !has_backward(edit->program)) return false;
+    if (bn == CR_NONE || fused.in[CR_IN_maxpool_scale_bias] != CR_NONE || !cr_program_trains(edit->program))
+        return false;
     const struct cr_op *apply = cr_fuse_op(edit, bn);
     if (!apply->attr.bn.relu || apply->in[CR_IN_bn_apply_add] != CR_NONE) return false;
     if (apply->out[CR_OUT_bn_apply_mask] != CR_NONE) return false;
     fused.in[CR_IN_maxpool_x]          = apply->in[CR_IN_bn_apply_x];
     fused.in[CR_IN_maxpool_scale_bias] = apply->in[CR_IN_bn_apply_scale_bias];
-    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
-    cr_edit_remove(edit, bn);
-    cr_edit_replace(edit, root, &fused);
-    return true;
+    return cr_fuse_replace(edit, cost_model, root, &fused, bn, CR_NONE);
 }
 
 /* maxpool_grad -> bn_grad_sums and bn_grad_apply, both with a recomputed mask. The sparse dx is never stored. Kernels
@@ -36,7 +29,7 @@ bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_mo
     const struct cr_op *pool = cr_fuse_op(edit, root);
     int                 dx   = pool->out[CR_OUT_maxpool_grad_dx];
     if (pool->attr.conv.window != 3 || pool->attr.conv.stride != 2) return false;
-    if (!cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1) return false;
+    if (!cr_edit_is_inner(edit, dx, 2)) return false;
     int s = cr_edit_next_reader(edit, dx, root), a = s == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, s);
     if (a == CR_NONE) return false;
     const struct cr_op *sums = cr_fuse_op(edit, s), *apply = cr_fuse_op(edit, a);
@@ -108,12 +101,9 @@ static bool find_stem(const struct cr_edit *edit, int normalize, struct stem *s)
     return w->dim[1] == WINDOW && w->dim[2] == WINDOW && w->dim[3] == 3;
 }
 
-/* Adds a transient named <of>.<suffix>; CR_NONE when an allocation fails (program->failed is set). */
-static int add_transient(struct cr_program *p, const char *of, const char *suffix, enum cr_dtype dtype,
-                         const int64_t dim[4]) {
-    char name[256];
-    snprintf(name, sizeof name, "%s.%s", of, suffix);
-    int id = cr_tensor_add(p, name, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
+/* Adds the space-to-depth form of a tensor; CR_NONE when an allocation fails (program->failed is set). */
+static int add_s2d(struct cr_program *p, int of, enum cr_dtype dtype, const int64_t dim[4]) {
+    const int id = cr_tensor_derive(p, p->tensor[of].name, ".s2d", dtype, CR_REGION_POOL, dim);
     return p->failed ? CR_NONE : id;
 }
 
@@ -129,15 +119,14 @@ static void make_forward(struct cr_program *p, struct stem *s) {
     s->image                = p->op[s->normalize];
     s->image.attr.input.s2d = true;
     cr_op_infer(p, &s->image, CR_OUT_normalize_y, &dtype, dim);
-    s->image.out[CR_OUT_normalize_y] =
-        add_transient(p, p->tensor[s->image.out[CR_OUT_normalize_y]].name, "s2d", dtype, dim);
+    s->image.out[CR_OUT_normalize_y] = add_s2d(p, s->image.out[CR_OUT_normalize_y], dtype, dim);
 
     const struct cr_op *conv         = &p->op[s->conv];
     s->filter                        = cr_op_make(CR_OP_s2d_filter, conv->layer);
     s->filter.stream                 = conv->stream;
     s->filter.in[CR_IN_s2d_filter_w] = conv->in[CR_IN_conv_w];
     cr_op_infer(p, &s->filter, CR_OUT_s2d_filter_y, &dtype, dim);
-    s->filter.out[CR_OUT_s2d_filter_y] = add_transient(p, p->tensor[conv->in[CR_IN_conv_w]].name, "s2d", dtype, dim);
+    s->filter.out[CR_OUT_s2d_filter_y] = add_s2d(p, conv->in[CR_IN_conv_w], dtype, dim);
 
     s->s2d_conv                  = *conv; /* outputs and attributes stay */
     s->s2d_conv.in[CR_IN_conv_x] = s->image.out[CR_OUT_normalize_y];
@@ -149,7 +138,7 @@ static void make_backward(struct cr_program *p, struct stem *s) {
     const struct cr_op *wgrad  = &p->op[s->wgrad];
     int                 dw     = wgrad->out[CR_OUT_conv_wgrad_dw];
     const int64_t       dim[4] = {p->tensor[dw].dim[0], S2D_WINDOW, S2D_WINDOW, S2D_CHANNELS};
-    int                 s2d_dw = add_transient(p, p->tensor[dw].name, "s2d", p->tensor[dw].dtype, dim);
+    int                 s2d_dw = add_s2d(p, dw, p->tensor[dw].dtype, dim);
 
     s->s2d_wgrad                           = *wgrad;
     s->s2d_wgrad.in[CR_IN_conv_wgrad_x]    = s->image.out[CR_OUT_normalize_y];
@@ -171,22 +160,14 @@ static bool all_accepted(const struct cr_edit *edit, const struct cr_cost_model 
     return cr_fuse_accepted(edit, cost_model, &s->s2d_wgrad) && cr_fuse_accepted(edit, cost_model, &s->filter_grad);
 }
 
-/* Inserts an op at `place`; the ops from there on move up by one. */
-static void insert(struct cr_program *p, int place, const struct cr_op *op) {
-    cr_emit(p, op, "");
-    if (p->failed) return;
-    memmove(&p->op[place + 1], &p->op[place], (size_t)(p->ops - 1 - place) * sizeof *p->op);
-    p->op[place] = *op;
-}
-
 static void rewrite(struct cr_program *p, const struct stem *s) {
     p->op[s->normalize] = s->image;
     p->op[s->conv]      = s->s2d_conv;
     if (s->wgrad != CR_NONE) { /* the later op first, so that earlier indices stay valid */
         p->op[s->wgrad] = s->s2d_wgrad;
-        insert(p, s->wgrad + 1, &s->filter_grad);
+        cr_emit_at(p, s->wgrad + 1, &s->filter_grad, "");
     }
-    insert(p, s->conv, &s->filter);
+    cr_emit_at(p, s->conv, &s->filter, "");
 }
 
 static cr_status fuse_stem(struct cr_program *p, const struct cr_cost_model *cost_model, int normalize) {

@@ -121,9 +121,7 @@ static struct match match_dense(const struct pass *a, int index) {
 /* ---- the qconv of a match ---- */
 
 static int new_tensor(struct pass *a, const char *of, const char *suffix, enum cr_dtype dtype, const int64_t *dim) {
-    char name[256];
-    snprintf(name, sizeof name, "%s%s", of, suffix);
-    return cr_tensor_add(a->program, name, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
+    return cr_tensor_derive(a->program, of, suffix, dtype, CR_REGION_POOL, dim);
 }
 
 /* Returns the 8-bit tensor with the values of `tensor`, which is created at the first call. */
@@ -318,10 +316,6 @@ static void count_readers(struct pass *a) {
     }
 }
 
-static bool accepted(const struct pass *a, const struct cr_op *op) {
-    return !a->cost_model->accepts || a->cost_model->accepts(a->cost_model->self, a->program, op);
-}
-
 /* Matches all convolutions. A match for which the device has no 8-bit kernel is not replaced. *found: their number. */
 static cr_status find_matches(struct pass *a, struct group *groups, int *found) {
     for (int i = 0; i < a->ops; i++) {
@@ -333,7 +327,7 @@ static cr_status find_matches(struct pass *a, struct group *groups, int *found) 
         if (m->root == CR_NONE) continue;
         make_group(a, m, op_at(a, i), &groups[i]);
         if (a->program->failed) return CR_NO_MEMORY(sizeof *a->program->tensor);
-        if (!accepted(a, &groups[i].conv)) {
+        if (!cr_accepts(a->cost_model, a->program, &groups[i].conv)) {
             m->root = CR_NONE;
             continue;
         }
@@ -365,20 +359,17 @@ static cr_status quantize_all(struct pass *a, struct group *groups) {
 /* Working memory of the pass; all of it is zero. */
 static cr_status alloc_all(struct pass *a, struct cr_arena *arena, struct group **groups) {
     const size_t tensors = (size_t)a->tensors, ops = (size_t)a->ops;
-    int *const   numbers = cr_arena_alloc(arena, (4 * tensors + ops) * sizeof *numbers);
-    bool *const  flags   = cr_arena_alloc(arena, (2 * tensors + ops) * sizeof *flags);
-    a->match             = cr_arena_alloc(arena, ops * sizeof *a->match);
-    *groups              = cr_arena_alloc(arena, ops * sizeof **groups);
-    a->out               = cr_alloc((size_t)a->capacity, sizeof *a->out);
-    if (!numbers || !flags || !a->match || !*groups || !a->out) return CR_NO_MEMORY(ops * sizeof **groups);
-    a->writer     = numbers;
-    a->readers    = numbers + tensors;
-    a->reader     = numbers + 2 * tensors;
-    a->int8       = numbers + 3 * tensors;
-    a->root_of    = numbers + 4 * tensors;
-    a->need_float = flags;
-    a->need_int8  = flags + tensors;
-    a->removed    = flags + 2 * tensors;
+    CR_ARENA_ALLOC(arena, a->writer, tensors);
+    CR_ARENA_ALLOC(arena, a->readers, tensors);
+    CR_ARENA_ALLOC(arena, a->reader, tensors);
+    CR_ARENA_ALLOC(arena, a->int8, tensors);
+    CR_ARENA_ALLOC(arena, a->need_float, tensors);
+    CR_ARENA_ALLOC(arena, a->need_int8, tensors);
+    CR_ARENA_ALLOC(arena, a->root_of, ops);
+    CR_ARENA_ALLOC(arena, a->removed, ops);
+    CR_ARENA_ALLOC(arena, a->match, ops);
+    CR_ARENA_ALLOC(arena, *groups, ops);
+    CR_ALLOC(a->out, (size_t)a->capacity);
     return CR_OK;
 }
 

@@ -5,11 +5,6 @@
  * The tensors in between are not stored. They are among the largest of the network. */
 #include "compiler/fusion/fusion.h"
 
-static bool pools(const struct cr_op *op) {
-    return op->attr.conv.window == 3 && op->attr.conv.stride == 2 && op->attr.conv.pad == 1 &&
-           cr_op_uses_only(op, 1u << CR_IN_maxpool_x, 1u << CR_OUT_maxpool_y);
-}
-
 static bool convolves(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *w = &p->tensor[op->in[CR_IN_qconv_w]], *y = &p->tensor[op->out[CR_OUT_qconv_y]];
     return op->in[CR_IN_qconv_add] == CR_NONE && y->dtype == CR_U8 && op->attr.conv.stride == 2 &&
@@ -19,7 +14,8 @@ static bool convolves(const struct cr_program *p, const struct cr_op *op) {
 bool cr_fuse_quantized_stem(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *pool = cr_fuse_op(edit, root);
     const int           conv = cr_edit_private_writer(edit, pool->in[CR_IN_maxpool_x], CR_OP_qconv);
-    if (conv == CR_NONE || !pools(pool) || !convolves(edit->program, cr_fuse_op(edit, conv))) return false;
+    if (conv == CR_NONE || !cr_fuse_is_stem_pool(pool) || !convolves(edit->program, cr_fuse_op(edit, conv)))
+        return false;
     const struct cr_op *c        = cr_fuse_op(edit, conv);
     const int           quantize = cr_edit_private_writer(edit, c->in[CR_IN_qconv_x], CR_OP_quantize);
     if (quantize == CR_NONE || !cr_fuse_op(edit, quantize)->attr.quant.is_signed) return false;
@@ -39,10 +35,7 @@ bool cr_fuse_quantized_stem(struct cr_edit *edit, const struct cr_cost_model *co
     op.in[CR_IN_qstem_w]      = c->in[CR_IN_qconv_w];
     op.in[CR_IN_qstem_coeffs] = c->in[CR_IN_qconv_coeffs];
     op.out[CR_OUT_qstem_y]    = pool->out[CR_OUT_maxpool_y];
-    if (!cr_fuse_accepted(edit, cost_model, &op)) return false;
+    if (!cr_fuse_replace(edit, cost_model, root, &op, quantize, conv)) return false;
     cr_edit_remove(edit, normalize);
-    cr_edit_remove(edit, quantize);
-    cr_edit_remove(edit, conv);
-    cr_edit_replace(edit, root, &op);
     return true;
 }

@@ -60,10 +60,6 @@ static bool find_pattern(const struct cr_program *p, struct cr_sparse_cost *c) {
 
 /* ---- costs ---- */
 
-static bool accepted(const struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *op) {
-    return !cost_model->accepts || cost_model->accepts(cost_model->self, p, op);
-}
-
 static void set_packed_elems(struct cr_program *p, const struct cr_op *op, int64_t elems) {
     struct cr_tensor *packed = &p->tensor[op->in[CR_IN_conv_packed]];
     packed->dim[3]           = elems;
@@ -76,7 +72,7 @@ static bool is_format_usable(struct cr_program *p, const struct cr_cost_model *c
     const int64_t elems =
         cost_model->device.packed_elems ? cost_model->device.packed_elems(cost_model->device.self, p, op) : 0;
     set_packed_elems(p, op, elems);
-    return elems > 0 && accepted(p, cost_model, op);
+    return elems > 0 && cr_accepts(cost_model, p, op);
 }
 
 /* Decides without measured times, by the density that the device names. */
@@ -91,7 +87,7 @@ static bool has_packed(const struct cr_op *op) {
 }
 
 static bool is_usable(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *op) {
-    return has_packed(op) ? is_format_usable(p, cost_model, op) : accepted(p, cost_model, op);
+    return has_packed(op) ? is_format_usable(p, cost_model, op) : cr_accepts(cost_model, p, op);
 }
 
 static int64_t packed_elems_of(const struct cr_program *p, const struct cr_op *op) {
@@ -167,12 +163,12 @@ static cr_status measure(struct cr_program *p, const struct cr_cost_model *cost_
 /* Sets c->op to the convolution with its sparsity pattern and adds a tensor for the packed weights, when the filter has
  * a sparsity pattern. */
 static cr_status add_pattern(struct cr_program *p, int conv, struct cr_sparse_cost *c, bool *has_pattern) {
-    char name[256];
-    *c           = (struct cr_sparse_cost){.op = p->op[conv]};
-    *has_pattern = !cr_op_has_sparsity_pattern(&c->op) && find_pattern(p, c);
+    static const int64_t unknown[] = {1, 1, 1, 1};
+    *c                             = (struct cr_sparse_cost){.op = p->op[conv]};
+    *has_pattern                   = !cr_op_has_sparsity_pattern(&c->op) && find_pattern(p, c);
     if (!*has_pattern) return CR_OK;
-    snprintf(name, sizeof name, "%s.packed", p->tensor[c->op.out[CR_OUT_conv_y]].name);
-    c->op.in[CR_IN_conv_packed] = cr_tensor_add(p, name, CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
+    c->op.in[CR_IN_conv_packed] =
+        cr_tensor_derive(p, p->tensor[c->op.out[CR_OUT_conv_y]].name, ".packed", CR_F32, CR_REGION_POOL, unknown);
     return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : CR_OK;
 }
 
@@ -192,15 +188,6 @@ cr_status cr_sparsify_cost(struct cr_program *p, const struct cr_cost_model *cos
 
 /* ---- the program ---- */
 
-static cr_status insert(struct cr_program *p, int at, const struct cr_op *op) {
-    cr_emit(p, op, NULL); /* appended; its outputs exist already */
-    if (p->failed) return CR_NO_MEMORY(sizeof *p->op);
-    const struct cr_op last = p->op[p->ops - 1];
-    for (int i = p->ops - 1; i > at; i--) p->op[i] = p->op[i - 1];
-    p->op[at] = last;
-    return CR_OK;
-}
-
 static cr_status rewrite(struct cr_program *p, int conv, const struct cr_sparse_cost *c) {
     const struct cr_tensor *x      = &p->tensor[c->op.in[CR_IN_conv_x]];
     struct cr_op            filter = cr_op_make(CR_OP_sparse_filter, c->op.layer);
@@ -211,7 +198,8 @@ static cr_status rewrite(struct cr_program *p, int conv, const struct cr_sparse_
     filter.in[CR_IN_sparse_filter_w]   = c->op.in[CR_IN_conv_w];
     filter.out[CR_OUT_sparse_filter_y] = c->op.in[CR_IN_conv_packed];
     p->op[conv]                        = c->op;
-    return insert(p, conv, &filter);
+    cr_emit_at(p, conv, &filter, "");
+    return p->failed ? CR_NO_MEMORY(sizeof *p->op) : CR_OK;
 }
 
 static void report_op(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_sparse_cost *c,

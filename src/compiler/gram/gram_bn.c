@@ -9,11 +9,6 @@ static const struct cr_op *op_at(const struct cr_edit *edit, int index) {
 
 /* ---- matching ---- */
 
-/* Returns whether `tensor` is a transient with one writer and `reads` reading slots. */
-static bool is_private(const struct cr_edit *edit, int tensor, int reads) {
-    return cr_edit_is_private(edit, tensor) && edit->writes[tensor] == 1 && edit->reads[tensor] == reads;
-}
-
 /* The first reader of `tensor` of this kind behind op `from`; CR_NONE: none. */
 static int reader_of(const struct cr_edit *edit, int tensor, enum cr_op_kind kind, int from) {
     int k = from;
@@ -25,12 +20,12 @@ static int reader_of(const struct cr_edit *edit, int tensor, enum cr_op_kind kin
 /* From sums [2,K] to the op that finalizes them, directly or behind an all_reduce. */
 static int finalizer_of(const struct cr_edit *edit, int sums, enum cr_op_kind kind, int from, int *reduce) {
     *reduce = CR_NONE;
-    if (!is_private(edit, sums, 1)) return CR_NONE;
+    if (!cr_edit_is_inner(edit, sums, 1)) return CR_NONE;
     const int all = reader_of(edit, sums, CR_OP_all_reduce, from);
     if (all == CR_NONE) return reader_of(edit, sums, kind, from);
     *reduce           = all;
     const int reduced = op_at(edit, all)->out[CR_OUT_all_reduce_y];
-    return is_private(edit, reduced, 1) ? reader_of(edit, reduced, kind, all) : CR_NONE;
+    return cr_edit_is_inner(edit, reduced, 1) ? reader_of(edit, reduced, kind, all) : CR_NONE;
 }
 
 static bool is_expansion(const struct cr_edit *edit, const struct cr_op *conv) {
@@ -44,7 +39,7 @@ static bool match_forward(const struct cr_edit *edit, struct cr_gram_candidate *
     const struct cr_op *conv = op_at(edit, s->conv);
     const int           y    = conv->out[CR_OUT_conv_y];
     /* bn_sums, bn_apply, bn_grad_sums, bn_grad_apply */
-    if (!is_expansion(edit, conv) || !is_private(edit, y, 4)) return false;
+    if (!is_expansion(edit, conv) || !cr_edit_is_inner(edit, y, 4)) return false;
     s->sums  = reader_of(edit, y, CR_OP_bn_sums, s->conv);
     s->apply = reader_of(edit, y, CR_OP_bn_apply, s->conv);
     if (s->sums == CR_NONE || s->apply == CR_NONE) return false;
@@ -82,7 +77,7 @@ static bool match_conv_grads(const struct cr_edit *edit, struct cr_gram_candidat
     const int           dy   = op_at(edit, s->grad_apply)->out[CR_OUT_bn_grad_apply_dx];
     s->wgrad                 = reader_of(edit, dy, CR_OP_conv_wgrad, s->grad_apply);
     s->dgrad                 = reader_of(edit, dy, CR_OP_conv_dgrad, s->grad_apply);
-    if (s->wgrad == CR_NONE || !is_private(edit, dy, 1 + (s->dgrad != CR_NONE))) return false;
+    if (s->wgrad == CR_NONE || !cr_edit_is_inner(edit, dy, 1 + (s->dgrad != CR_NONE))) return false;
     const struct cr_op *wgrad = op_at(edit, s->wgrad), *bn = op_at(edit, s->grad_finalize);
     if (!cr_op_uses_only(wgrad, 3, 1) || wgrad->in[CR_IN_conv_wgrad_x] != conv->in[CR_IN_conv_x] ||
         wgrad->attr.conv.accumulate != bn->attr.bn.accumulate || cr_op_has_sparsity_pattern(wgrad))
@@ -159,10 +154,8 @@ static void make_products(struct cr_edit *edit, const struct cr_gram_candidate *
     o->m                         = *wgrad;
     o->m.in[CR_IN_conv_wgrad_dy] = g;
     o->m.attr.conv.accumulate    = false;
-    const enum cr_dtype dtype    = gram->dtype;
-    const int64_t       dim[4]   = {dw->dim[0], dw->dim[1], dw->dim[2], dw->dim[3]};
     snprintf(name, sizeof name, "%s.m", edit->program->tensor[y].name);
-    o->m.out[CR_OUT_conv_wgrad_dw]      = cr_edit_tensor(edit, name, dtype, dim);
+    o->m.out[CR_OUT_conv_wgrad_dw]      = cr_edit_tensor(edit, name, gram->dtype, dw->dim);
     o->m.out[CR_OUT_conv_wgrad_dy_sums] = cr_fuse_output(edit, &o->m, CR_OUT_conv_wgrad_dy_sums, y, "g_sums");
 }
 
@@ -226,9 +219,9 @@ static struct block_end end_of(const struct cr_edit *edit, const struct cr_gram_
     struct block_end none = {.add = CR_NONE}, e = none;
     if (s->dgrad == CR_NONE || op_at(edit, s->dgrad)->attr.conv.stride == 1) return none;
     const int x = op_at(edit, s->conv)->in[CR_IN_conv_x], dx = op_at(edit, s->dgrad)->out[CR_OUT_conv_dgrad_dx];
-    if (!is_private(edit, dx, 1)) return none;
+    if (!cr_edit_is_inner(edit, dx, 1)) return none;
     e.add = reader_of(edit, dx, CR_OP_add, s->dgrad);
-    if (e.add == CR_NONE || !is_private(edit, op_at(edit, e.add)->out[CR_OUT_add_y], 1)) return none;
+    if (e.add == CR_NONE || !cr_edit_is_inner(edit, op_at(edit, e.add)->out[CR_OUT_add_y], 1)) return none;
     const struct cr_op *add = op_at(edit, e.add);
     e.other                 = add->in[add->in[CR_IN_add_a] == dx ? CR_IN_add_b : CR_IN_add_a];
     e.relu                  = reader_of(edit, add->out[CR_OUT_add_y], CR_OP_relu_grad, e.add);

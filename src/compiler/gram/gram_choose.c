@@ -130,16 +130,12 @@ static cr_status choose(struct choice *c, struct cr_program *program, enum cr_gr
 }
 
 cr_status cr_pass_gram(struct cr_program *program, const struct cr_cost_model *cost_model, enum cr_gram_mode mode) {
-    const size_t  ops = (size_t)CR_MAX(program->ops, 1);
+    const size_t  ops = (size_t)program->ops;
     struct choice c   = {.cost_model = cost_model};
     cr_status     status;
     if (mode == CR_GRAM_NO || (mode == CR_GRAM_AUTO && !cost_model->cost)) return CR_OK;
-    c.group    = cr_alloc(ops, sizeof *c.group);
-    c.group_of = cr_alloc(ops, sizeof *c.group_of);
-    if (!c.group || !c.group_of) {
-        status = CR_NO_MEMORY(ops * sizeof *c.group);
-        goto out;
-    }
+    CR_ALLOC_OUT(c.group, ops);
+    CR_ALLOC_OUT(c.group_of, ops);
     CR_TRY_OUT(choose(&c, program, mode));
     CR_TRY_OUT(rewrite(&c, program));
 out:

@@ -21,11 +21,7 @@ static bool fuse_relu(struct cr_edit *edit, const struct cr_cost_model *cost_mod
     fused.in[CR_IN_conv_add] = other;
     fused.out[CR_OUT_conv_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
     fused.attr.conv.relu     = true;
-    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
-    cr_edit_remove(edit, conv);
-    if (add != CR_NONE) cr_edit_remove(edit, add);
-    cr_edit_replace(edit, root, &fused);
-    return true;
+    return cr_fuse_replace(edit, cost_model, root, &fused, conv, add);
 }
 
 /* Of two such convolutions (main branch and shortcut) the later one gets the sum. */
@@ -89,7 +85,7 @@ static bool join_sums(const struct cr_edit *edit, int root, const struct cr_op *
     const int dx = dgrad->out[CR_OUT_gram_dgrad_dx], x = dgrad->in[CR_IN_gram_dgrad_x],
               scale_bias = dgrad->in[CR_IN_gram_dgrad_scale_bias];
     if (scale_bias == CR_NONE || dgrad->in[CR_IN_gram_dgrad_mean_rstd] != CR_NONE || dgrad->attr.conv.stride != 1 ||
-        !cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1)
+        !cr_edit_is_inner(edit, dx, 2))
         return false;
     j->sums = cr_edit_next_reader(edit, dx, root);
     j->last = j->sums == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, j->sums);
@@ -176,10 +172,7 @@ bool cr_fuse_gram_add(struct cr_edit *edit, const struct cr_cost_model *cost_mod
         if (fused.in[CR_IN_gram_dgrad_add] != CR_NONE || fused.in[CR_IN_gram_dgrad_mean_rstd] != CR_NONE) continue;
         fused.in[CR_IN_gram_dgrad_add]  = operand[1 - side];
         fused.out[CR_OUT_gram_dgrad_dx] = cr_fuse_op(edit, root)->out[CR_OUT_add_y];
-        if (!cr_fuse_accepted(edit, cost_model, &fused)) continue;
-        cr_edit_remove(edit, dgrad);
-        cr_edit_replace(edit, root, &fused);
-        return true;
+        if (cr_fuse_replace(edit, cost_model, root, &fused, dgrad, CR_NONE)) return true;
     }
     return false;
 }

@@ -36,18 +36,13 @@ static bool find(const struct cr_edit *edit, int last, struct parts *m) {
 #define IN(part, kind, slot) m->op[part]->in[CR_IN_##kind##_##slot]
 #define OUT(part, kind, slot) m->op[part]->out[CR_OUT_##kind##_##slot]
 
-/* The tensor is private, and `readers` slots of the parts are all that read it. */
-static bool is_inner(const struct cr_edit *edit, int tensor, int readers) {
-    return cr_edit_is_private(edit, tensor) && edit->writes[tensor] == 1 && edit->reads[tensor] == readers;
-}
-
 static bool is_forward(const struct cr_edit *edit, const struct parts *m) {
     const int z = OUT(APPLY, bn_apply, y), mask = OUT(APPLY, bn_apply, mask), logits = OUT(DENSE, dense, y),
               metrics = OUT(LOSS, loss, metrics);
     if (IN(APPLY, bn_apply, add) == CR_NONE || IN(APPLY, bn_apply, add_scale_bias) != CR_NONE) return false;
-    if (!m->op[APPLY]->attr.bn.relu || !is_inner(edit, z, mask == CR_NONE ? 2 : 1)) return false;
-    return (mask == CR_NONE || is_inner(edit, mask, 1)) && IN(POOL, avgpool, x) == z &&
-           is_inner(edit, OUT(POOL, avgpool, y), 2) && IN(DENSE, dense, x) == OUT(POOL, avgpool, y) &&
+    if (!m->op[APPLY]->attr.bn.relu || !cr_edit_is_inner(edit, z, mask == CR_NONE ? 2 : 1)) return false;
+    return (mask == CR_NONE || cr_edit_is_inner(edit, mask, 1)) && IN(POOL, avgpool, x) == z &&
+           cr_edit_is_inner(edit, OUT(POOL, avgpool, y), 2) && IN(DENSE, dense, x) == OUT(POOL, avgpool, y) &&
            OUT(ZERO, zero, y) == metrics && IN(LOSS, loss, metrics) == metrics && IN(LOSS, loss, logits) == logits &&
            cr_loss_is_plain(m->op[LOSS]) && !m->op[LOSS]->attr.loss.several;
 }
@@ -62,12 +57,12 @@ static bool is_loss_grad(const struct parts *m) {
 
 static bool is_backward(const struct cr_edit *edit, const struct parts *m) {
     const int dlogits = OUT(LOSS_GRAD, loss_grad, dx), mask = OUT(APPLY, bn_apply, mask);
-    return is_inner(edit, dlogits, 3) && IN(WGRAD, dense_wgrad, x) == IN(DENSE, dense, x) &&
+    return cr_edit_is_inner(edit, dlogits, 3) && IN(WGRAD, dense_wgrad, x) == IN(DENSE, dense, x) &&
            IN(WGRAD, dense_wgrad, dy) == dlogits && IN(BGRAD, dense_bgrad, dy) == dlogits &&
            IN(DGRAD, dense_dgrad, dy) == dlogits && IN(DGRAD, dense_dgrad, w) == IN(DENSE, dense, w) &&
-           is_inner(edit, OUT(DGRAD, dense_dgrad, dx), 1) &&
+           cr_edit_is_inner(edit, OUT(DGRAD, dense_dgrad, dx), 1) &&
            IN(POOL_GRAD, avgpool_grad, dy) == OUT(DGRAD, dense_dgrad, dx) &&
-           is_inner(edit, OUT(POOL_GRAD, avgpool_grad, dx), 1) &&
+           cr_edit_is_inner(edit, OUT(POOL_GRAD, avgpool_grad, dx), 1) &&
            IN(RELU_GRAD, relu_grad, dy) == OUT(POOL_GRAD, avgpool_grad, dx) &&
            IN(RELU_GRAD, relu_grad, y) == (mask == CR_NONE ? OUT(APPLY, bn_apply, y) : mask);
 }
@@ -76,7 +71,7 @@ static bool is_bn_grad(const struct cr_edit *edit, const struct parts *m) {
     const bool accumulate = m->op[FINALIZE]->attr.bn.accumulate;
     return IN(RELU_GRAD, relu_grad, add) == CR_NONE && IN(RELU_GRAD, relu_grad, bn2_x) == CR_NONE &&
            IN(RELU_GRAD, relu_grad, bn_x) == IN(APPLY, bn_apply, x) &&
-           is_inner(edit, OUT(RELU_GRAD, relu_grad, grad_sums), 1) &&
+           cr_edit_is_inner(edit, OUT(RELU_GRAD, relu_grad, grad_sums), 1) &&
            IN(FINALIZE, bn_grad_finalize, grad_sums) == OUT(RELU_GRAD, relu_grad, grad_sums) &&
            IN(FINALIZE, bn_grad_finalize, mean_rstd) == IN(RELU_GRAD, relu_grad, mean_rstd) &&
            m->op[WGRAD]->attr.dense.accumulate == accumulate && m->op[BGRAD]->attr.dense.accumulate == accumulate;

@@ -26,30 +26,23 @@ struct rewrite {
 
 /* ---- tensors ---- */
 
-/* Adds a tensor named `like` + suffix. Appends dashes while the name is taken, as for a tensor that was recomputed. */
+/* Adds a tensor named `like` + suffix; the name of one that was recomputed may be taken. */
 static int add_tensor(struct cr_program *p, int like, const char *suffix, enum cr_region region) {
-    const struct cr_tensor t = p->tensor[like];
-    char                   name[300];
-    int                    used = snprintf(name, sizeof name, "%s%s", t.name, suffix);
-    while (cr_tensor_find(p, name) != CR_NONE && used < (int)sizeof name - 1) {
-        name[used++] = '\'';
-        name[used]   = 0;
-    }
-    return cr_tensor_add(p, name, t.dtype, region, t.dim[0], t.dim[1], t.dim[2], t.dim[3]);
+    const struct cr_tensor *t = &p->tensor[like];
+    return cr_tensor_derive(p, t->name, suffix, t->dtype, region, t->dim);
 }
 
 static cr_status add_tensors(struct rewrite *r) {
     for (int k = 0; k < r->w->count; k++) {
-        const int t = r->w->c[k].tensor;
-        char      name[300];
+        static const int64_t one[] = {1, 1, 1, 1};
+        const int            t     = r->w->c[k].tensor;
         if (r->s->release_at[k] == CR_NONE) continue;
         r->host[k] = add_tensor(r->p, t, ".host", CR_REGION_HOST);
         if (r->p->failed) break;
         r->prefetched[k] = add_tensor(r->p, t, "'", CR_REGION_POOL);
         if (r->p->failed) break;
         r->p->tensor[r->prefetched[k]].copy_of = cr_tensor_origin(r->p, t);
-        snprintf(name, sizeof name, "%s.event", r->p->tensor[t].name);
-        r->event[k] = cr_tensor_add(r->p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
+        r->event[k] = cr_tensor_derive(r->p, r->p->tensor[t].name, ".event", CR_U8, CR_REGION_POOL, one);
     }
     return r->p->failed ? CR_NO_MEMORY(sizeof *r->p->tensor) : CR_OK;
 }
@@ -106,7 +99,7 @@ static void copy_op(struct rewrite *r, int at) {
 }
 
 static cr_status build_program(struct rewrite *r) {
-    const size_t n   = (size_t)CR_MAX(r->w->count, 1);
+    const size_t n   = (size_t)r->w->count;
     const int    ops = r->p->ops;
     CR_ARENA_ALLOC(&r->arena, r->host, n);
     CR_ARENA_ALLOC(&r->arena, r->event, n);
@@ -144,7 +137,7 @@ static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *c
                              enum cr_offload_score score, struct cr_fit_report *report) {
     struct cr_offload_schedule s;
     bool                      *chosen;
-    CR_ARENA_ALLOC(&w->arena, chosen, (size_t)CR_MAX(w->count, 1));
+    CR_ARENA_ALLOC(&w->arena, chosen, (size_t)w->count);
     cr_status status = cr_offload_schedule_open(w, &s);
     if (status == CR_OK) status = cr_offload_choose(w, score, chosen, &s);
     if (status == CR_OK && s.tensors) status = rewrite(p, cost_model, w, &s);

@@ -86,7 +86,7 @@ static int compare_late(const void *a, const void *b) {
 
 cr_status cr_offload_sort(const struct cr_offload_work *w, int (*compare)(const void *, const void *), int *order) {
     const struct cr_offload_candidate **sorted;
-    CR_ALLOC(sorted, (size_t)CR_MAX(w->count, 1));
+    CR_ALLOC(sorted, (size_t)w->count);
     for (int k = 0; k < w->count; k++) sorted[k] = &w->c[k];
     qsort(sorted, (size_t)w->count, sizeof *sorted, compare);
     for (int k = 0; k < w->count; k++) order[k] = (int)(sorted[k] - w->c);
@@ -132,7 +132,7 @@ static cr_status analyse(struct find *f, const struct cr_cost_model *cost_model)
 
 cr_status cr_offload_work_open(struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                                struct cr_offload_work *w) {
-    const size_t tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)p->ops + 1;
+    const size_t tensors = (size_t)p->tensors, ops = (size_t)p->ops + 1;
     struct find  f = {.w = w};
     *w = (struct cr_offload_work){.p = p, .alignment = CR_MAX(cost_model->alignment, (size_t)1), .limit = limit};
     CR_ARENA_ALLOC(&w->arena, w->seconds, ops);

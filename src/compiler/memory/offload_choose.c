@@ -79,7 +79,7 @@ static void add(struct choice *x, int k) {
 }
 
 static void reset(struct choice *x) {
-    memset(x->chosen, 0, (size_t)CR_MAX(x->w->count, 1) * sizeof *x->chosen);
+    memset(x->chosen, 0, (size_t)x->w->count * sizeof *x->chosen);
     memcpy(x->load, x->w->load, (size_t)x->w->p->ops * sizeof *x->load);
 }
 
@@ -218,7 +218,7 @@ static cr_status choose(struct choice *x, enum cr_offload_score score) {
 
 cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score score, bool *chosen,
                             struct cr_offload_schedule *s) {
-    const size_t  n = (size_t)CR_MAX(w->count, 1);
+    const size_t  n = (size_t)w->count;
     struct choice x = {.w = w, .s = s, .chosen = chosen};
     CR_ARENA_ALLOC(&w->arena, x.load, (size_t)w->p->ops + 1);
     CR_ARENA_ALLOC(&w->arena, x.key, n);

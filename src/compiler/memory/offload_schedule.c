@@ -26,7 +26,7 @@ struct simulation {
 };
 
 cr_status cr_offload_schedule_open(const struct cr_offload_work *w, struct cr_offload_schedule *s) {
-    const size_t n = (size_t)CR_MAX(w->count, 1), ops = (size_t)w->p->ops + 1;
+    const size_t n = (size_t)w->count, ops = (size_t)w->p->ops + 1;
     *s = (struct cr_offload_schedule){0};
     CR_ARENA_ALLOC(&s->arena, s->release_at, n);
     CR_ARENA_ALLOC(&s->arena, s->prefetch_at, n);

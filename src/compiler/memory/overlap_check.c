@@ -125,7 +125,7 @@ static cr_status check_overlaps(struct check *c) {
 cr_status cr_plan_check(const struct cr_program *p, size_t alignment) {
     cr_status    status = CR_OK;
     struct check c      = {.p = p};
-    size_t       n      = (size_t)CR_MAX(p->tensors, 1);
+    size_t       n      = (size_t)p->tensors;
     CR_ALLOC_OUT(c.lifetime, n);
     CR_ALLOC_OUT(c.reuses, n);
     CR_ALLOC_OUT(c.sorted, n);

@@ -109,7 +109,7 @@ static void set_offsets(struct plan *w, size_t peak, size_t bound) {
 cr_status cr_pass_plan(struct cr_program *p, size_t alignment, bool reuse) {
     cr_status   status = CR_OK;
     struct plan w      = {.p = p};
-    size_t      n      = (size_t)CR_MAX(p->tensors, 1), peak, bound;
+    size_t      n      = (size_t)p->tensors, peak, bound;
     CR_ALLOC_OUT(w.live, n);
     CR_ALLOC_OUT(w.reused, n);
     CR_ALLOC_OUT(w.interval_of, n);

@@ -55,10 +55,6 @@ static const double small_fraction =
 
 /* ---- uses and load ---- */
 
-static size_t rounded(const struct recompute *f, size_t bytes) {
-    return cr_aligned(bytes, CR_MAX(f->cost_model->alignment, (size_t)1));
-}
-
 static bool in_pool(const struct recompute *f, int tensor) {
     return f->p->tensor[tensor].region == CR_REGION_POOL;
 }
@@ -112,17 +108,14 @@ static bool is_repeatable(const struct cr_op *op) {
     }
 }
 
-static bool overlaps(const struct cr_program *p, int a, int b) {
-    const struct cr_tensor *s = &p->tensor[a], *t = &p->tensor[b];
-    return s->region == t->region && s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
-}
-
 /* Returns whether an op between `from` and `to` writes bytes of `tensor`. A transient has one writer, except tensors
  * that several ops accumulate into. */
 static bool written_between(const struct recompute *f, int tensor, int from, int to) {
     if (in_pool(f, tensor)) return f->writers[tensor] > 1;
     for (int k = 0; k < f->writes; k++)
-        if (f->write[k].op > from && f->write[k].op < to && overlaps(f->p, tensor, f->write[k].tensor)) return true;
+        if (f->write[k].op > from && f->write[k].op < to &&
+            cr_tensors_overlap(&f->p->tensor[tensor], &f->p->tensor[f->write[k].tensor]))
+            return true;
     return false;
 }
 
@@ -149,7 +142,7 @@ static bool add_to_chain(const struct recompute *f, int tensor, int depth, struc
             is_in_chain(c, id))
             continue;
         if (!add_to_chain(f, id, depth + 1, c)) return false;
-        c->extra_bytes += rounded(f, f->p->tensor[id].bytes);
+        c->extra_bytes += cr_aligned(f->p->tensor[id].bytes, CR_MAX(f->cost_model->alignment, (size_t)1));
     }
     if (c->length == CHAIN_MAX) return false;
     c->chain[c->length++] = (struct link){maker, tensor};
@@ -192,26 +185,13 @@ static cr_status consider(const struct recompute *f, int tensor, int peak, struc
 
 /* Adds a copy of the tensor; no op reads the copy if it is not `wanted`. */
 static int copy_tensor(struct cr_program *p, int tensor, bool wanted) {
-    char                   name[300];
-    const struct cr_tensor t     = p->tensor[tensor];
-    int                    used  = snprintf(name, sizeof name, "%s%s", t.name, wanted ? "'" : "'unused");
-    const int              first = wanted ? cr_tensor_origin(p, tensor) : cr_tensor_find(p, name);
-    while (cr_tensor_find(p, name) != CR_NONE &&
-           used < (int)sizeof name - 1) { /* the tensor has been recomputed before */
-        name[used++] = '\'';
-        name[used]   = 0;
-    }
-    const int copy = cr_tensor_add(p, name, t.dtype, CR_REGION_POOL, t.dim[0], t.dim[1], t.dim[2], t.dim[3]);
+    char                    name[300];
+    const struct cr_tensor *t = &p->tensor[tensor];
+    snprintf(name, sizeof name, "%s%s", t->name, wanted ? "'" : "'unused");
+    const int first = wanted ? cr_tensor_origin(p, tensor) : cr_tensor_find(p, name);
+    const int copy  = cr_tensor_derive(p, name, "", t->dtype, CR_REGION_POOL, t->dim);
     if (!p->failed) p->tensor[copy].copy_of = first;
     return copy;
-}
-
-static cr_status insert_op(struct cr_program *p, int at, const struct cr_op *op) {
-    CR_GROW(p->op, p->ops, p->op_capacity, 1);
-    memmove(p->op + at + 1, p->op + at, (size_t)(p->ops - at) * sizeof *p->op);
-    p->op[at] = *op;
-    p->ops++;
-    return CR_OK;
 }
 
 /* Inserts a copy of the link's op at index `at`. *fresh: the new tensor in place of link->tensor. */
@@ -224,7 +204,8 @@ static cr_status repeat_op(struct cr_program *p, const struct link *link, int at
         if (wanted) *fresh = again.out[s];
     }
     if (again.workspace >= 0) again.workspace = copy_tensor(p, again.workspace, true);
-    return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : insert_op(p, at, &again);
+    if (!p->failed) cr_emit_at(p, at, &again, "");
+    return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : CR_OK;
 }
 
 static void rename_inputs(struct cr_program *p, int from, int old, int fresh) {

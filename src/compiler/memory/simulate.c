@@ -86,7 +86,6 @@ void cr_program_simulate(const struct cr_program *p, const double *seconds, cons
             end = cr_copy_end(start, seconds[i], free_at[CR_STREAM_TO_HOST], contention->duplex);
         time[i]         = (struct cr_op_time){.start = start, .end = end, .stall = start - free_at[stream]};
         free_at[stream] = end;
-        out->busy[op->stream] += seconds[i];
         if (stream == CR_STREAM_COMPUTE) out->stalled += time[i].stall;
         out->total = CR_MAX(out->total, time[i].end);
     }

@@ -18,7 +18,7 @@ static void record_writer(struct cr_edit *edit, int index) {
 }
 
 cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program) {
-    size_t tensors = (size_t)CR_MAX(program->tensors, 1), ops = (size_t)CR_MAX(program->ops, 1);
+    size_t tensors = (size_t)program->tensors, ops = (size_t)program->ops;
     *edit          = (struct cr_edit){.program = program};
     edit->writer   = cr_alloc(tensors, sizeof *edit->writer);
     edit->reads    = cr_alloc(tensors, sizeof *edit->reads);
@@ -108,17 +108,20 @@ bool cr_edit_is_private(const struct cr_edit *edit, int tensor) {
            tensor != p->logits && tensor != p->metrics;
 }
 
+bool cr_edit_is_inner(const struct cr_edit *edit, int tensor, int reads) {
+    return cr_edit_is_private(edit, tensor) && edit->writes[tensor] == 1 && edit->reads[tensor] == reads;
+}
+
 int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind) {
-    if (!cr_edit_is_private(edit, tensor) || edit->reads[tensor] != 1 || edit->writes[tensor] != 1) return CR_NONE;
+    if (!cr_edit_is_inner(edit, tensor, 1)) return CR_NONE;
     int writer = edit->writer[tensor];
     return writer != CR_NONE && edit->program->op[writer].kind == kind ? writer : CR_NONE;
 }
 
 static bool overlap(const struct cr_program *p, int a, int b) {
-    const struct cr_tensor *s = &p->tensor[a], *t = &p->tensor[b];
     if (a == b) return true;
-    if (s->region != t->region || s->region == CR_REGION_POOL) return false; /* POOL tensors have no offsets yet */
-    return s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
+    if (p->tensor[a].region == CR_REGION_POOL) return false; /* POOL tensors have no offsets yet */
+    return cr_tensors_overlap(&p->tensor[a], &p->tensor[b]);
 }
 
 static bool any_overlap(const struct cr_program *p, const int *a, int n, const int *b, int m) {
@@ -173,7 +176,7 @@ cr_status cr_edit_finish(struct cr_edit *edit) {
     int               *map;
     if (p->failed) return CR_NO_MEMORY((size_t)p->tensors * sizeof *p->tensor);
     if (edit->failure != CR_OK) return edit->failure;
-    CR_ALLOC(map, (size_t)CR_MAX(p->tensors, 1));
+    CR_ALLOC(map, (size_t)p->tensors);
     int tensors = 0, ops = 0;
     for (int t = 0; t < p->tensors; t++) map[t] = is_needed(edit, t) ? tensors++ : CR_NONE;
     for (int t = 0; t < p->tensors; t++) {

@@ -28,13 +28,15 @@ int cr_edit_tensor(struct cr_edit *edit, const char *name, enum cr_dtype dtype, 
 /* Removes the marked ops, and the POOL tensors that no op uses. Returns `failure` or CR_ERR_MEMORY. */
 CR_MUST cr_status cr_edit_finish(struct cr_edit *edit);
 
-/* Index of the op that writes `tensor`, when that op is of this kind and is the only writer, and the tensor is private
- * with exactly one reading slot. Such an op can be fused with its reader. CR_NONE otherwise. */
+/* Index of the op that writes `tensor`, when that op is of this kind and the tensor is inner with one reading slot: the
+ * op can be fused with its reader. CR_NONE otherwise. */
 int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind);
 /* Index of the first op behind `from` that reads `tensor`; CR_NONE: none. */
 int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from);
 /* Returns whether the tensor is a transient that only this program reads. */
 bool cr_edit_is_private(const struct cr_edit *edit, int tensor);
+/* Returns whether the tensor is private, with one writer and `reads` reading slots. */
+bool cr_edit_is_inner(const struct cr_edit *edit, int tensor, int reads);
 /* Returns whether op `from` can run at the later place `to`: no op between them writes a tensor that `from` reads. */
 bool cr_edit_can_move(const struct cr_edit *edit, int from, int to);
 /* Returns whether op `from` can run directly after the earlier op `to`: no op between them writes a tensor that `from`

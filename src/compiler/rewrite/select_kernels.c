@@ -30,12 +30,8 @@ cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *c
 
 cr_status cr_insert_op(struct cr_program *p, const struct cr_cost_model *cost_model, int at, const struct cr_op *op,
                        const char *name) {
-    const int from = cr_emit(p, op, name);
-    if (p->failed) return CR_NO_MEMORY(sizeof *op);
-    const struct cr_op moved = p->op[from];
-    memmove(&p->op[at + 1], &p->op[at], (size_t)(from - at) * sizeof moved);
-    p->op[at] = moved;
-    return cr_select_op(p, cost_model, at);
+    cr_emit_at(p, at, op, name);
+    return p->failed ? CR_NO_MEMORY(sizeof *op) : cr_select_op(p, cost_model, at);
 }
 
 cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *cost_model) {

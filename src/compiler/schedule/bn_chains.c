@@ -29,10 +29,6 @@
 /* Few filter gradients in one op gain nothing over one op for each, measured on one H200 with 4, 6 and 8. */
 enum { FILTERS_MIN = 9, LINK_PARTS = 4 /* bn_finalize, pad_shortcut, bn_apply, conv */ };
 
-static bool accepts(const struct cr_cost_model *m, const struct cr_program *p, const struct cr_op *op) {
-    return !m->accepts || m->accepts(m->self, p, op);
-}
-
 static int sum_rows(const struct cr_cost_model *m, const struct cr_program *p, const struct cr_op *op) {
     return m->device.sum_rows ? m->device.sum_rows(m->device.self, p, op) : CR_NONE;
 }
@@ -57,14 +53,13 @@ static int readers(const struct cr_program *p, int tensor) {
 
 /* Adds a transient that is named after `like`. */
 static int add_tensor(struct cr_program *p, int like, const char *suffix, int64_t d0) {
-    char                   name[256];
-    const struct cr_tensor t = p->tensor[like];
-    snprintf(name, sizeof name, "%s.%s", t.name, suffix);
-    return cr_tensor_add(p, name, t.dtype, CR_REGION_POOL, d0, t.dim[1], t.dim[2], t.dim[3]);
+    const struct cr_tensor *t = &p->tensor[like];
+    return cr_tensor_derive(p, t->name, suffix, t->dtype, CR_REGION_POOL,
+                            (const int64_t[]){d0, t->dim[1], t->dim[2], t->dim[3]});
 }
 
 static int add_rows(struct cr_program *p, int sums, int rows) {
-    return add_tensor(p, sums, "rows", 2 * (int64_t)rows);
+    return add_tensor(p, sums, ".rows", 2 * (int64_t)rows);
 }
 
 static void clear_slots(int *slots, int first, int last) {
@@ -155,7 +150,7 @@ static cr_status fuse_forward(struct cr_program *p, const struct cr_cost_model *
     part[parts++]      = p->op[*at];
     struct cr_op fused = cr_op_fuse(p, part, parts);
     if (p->failed) return CR_NO_MEMORY(sizeof part);
-    if (!accepts(m, p, &fused) || (before.kind == CR_OP_fused && !accepts(m, p, &before))) return CR_OK;
+    if (!cr_accepts(m, p, &fused) || (before.kind == CR_OP_fused && !cr_accepts(m, p, &before))) return CR_OK;
     p->op[l.conv]     = before;
     p->op[l.conv + 1] = fused;
     remove_ops(p, l.conv + 2, *at - l.conv - 1);
@@ -217,7 +212,7 @@ static struct cr_op with_dy(struct cr_program *p, const struct cr_cost_model *m,
     op.out[CR_OUT_conv_grad_dw]        = CR_NONE;
     op.out[CR_OUT_conv_grad_grad_sums] = add_rows(p, grad->out[CR_OUT_conv_grad_grad_sums], sum_rows(m, p, grad));
     op.out[CR_OUT_conv_grad_dy] =
-        add_tensor(p, grad->in[CR_IN_conv_grad_g], "dy", p->tensor[grad->in[CR_IN_conv_grad_g]].dim[0]);
+        add_tensor(p, grad->in[CR_IN_conv_grad_g], ".dy", p->tensor[grad->in[CR_IN_conv_grad_g]].dim[0]);
     clear_slots(op.out, CR_OUT_conv_grad_dgamma, CR_OUT_conv_grad_grad_coeffs);
     return op;
 }
@@ -229,7 +224,7 @@ static cr_status insert_filter_grads(struct cr_program *p, const struct cr_cost_
         const int          parts = CR_MIN(left, CR_FUSED_MAX);
         const struct cr_op fused = cr_op_fuse(p, &filter[left - parts], parts);
         if (p->failed) return CR_NO_MEMORY(sizeof fused * (size_t)parts);
-        *accepted = accepts(m, p, &fused);
+        *accepted = cr_accepts(m, p, &fused);
         if (*accepted) CR_TRY(cr_insert_op(p, m, end + 1, &fused, ""));
     }
     return CR_OK;
@@ -250,7 +245,7 @@ static cr_status rewrite_backward(struct cr_program *p, const struct cr_cost_mod
         p->op[i] = i > first ? cr_op_fuse(p, part, 2) : part[1];
         if (p->failed) return CR_NO_MEMORY(sizeof part);
         if (i == first) continue; /* its kernel stays: it has these rows */
-        *accepted = accepts(m, p, &p->op[i]);
+        *accepted = cr_accepts(m, p, &p->op[i]);
         if (!*accepted) return CR_OK;
         CR_TRY(cr_select_op(p, m, i));
     }

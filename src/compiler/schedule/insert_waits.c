@@ -150,7 +150,7 @@ cr_status cr_pass_insert_waits(struct cr_program *p) {
     for (int i = 0; i < p->ops; i++)
         for (int k = 0; k < CR_OP_WAIT_MAX; k++) p->op[i].wait[k] = CR_NONE;
     if (!cr_uses_several_streams(p)) return CR_OK;
-    CR_ALLOC_OUT(o.last_access, (size_t)CR_MAX(p->tensors, 1));
+    CR_ALLOC_OUT(o.last_access, (size_t)p->tensors);
     CR_ALLOC_OUT(o.clock, (size_t)p->ops);
     CR_TRY_OUT(find_overlaps(p, &o.overlaps));
     for (int l = 0; l < CR_STREAMS; l++) last[l] = -1;

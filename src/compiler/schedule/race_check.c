@@ -52,7 +52,7 @@ static cr_status assign_addresses(struct replay *r) {
         at += length[k];
     }
     if (p->region_bytes[CR_REGION_POOL]) return CR_OK;
-    CR_ALLOC(r->transient_base, (size_t)CR_MAX(p->tensors, 1));
+    CR_ALLOC(r->transient_base, (size_t)p->tensors);
     for (int t = 0; t < p->tensors; t++) {
         r->transient_base[t] = at;
         at += p->tensor[t].bytes;
@@ -195,8 +195,8 @@ cr_status cr_waits_check(const struct cr_program *p) {
     cr_status     status                 = CR_OK;
     int           stream_ops[CR_STREAMS] = {0};
     struct replay r                      = {.p = p};
-    CR_ALLOC_OUT(r.position, (size_t)CR_MAX(p->ops, 1));
-    CR_ALLOC_OUT(r.start_clock, (size_t)CR_MAX(p->ops, 1));
+    CR_ALLOC_OUT(r.position, (size_t)p->ops);
+    CR_ALLOC_OUT(r.start_clock, (size_t)p->ops);
     CR_TRY_OUT(assign_addresses(&r));
     for (int i = 0; i < p->ops; i++) CR_TRY_OUT(step(&r, i, stream_ops));
 out:
