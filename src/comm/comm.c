@@ -16,14 +16,13 @@ static cr_status check_options(const struct cr_comm_options *w) {
     return CR_OK;
 }
 
-static cr_status init_lock(struct cr_comm *comm) {
+static void init_lock(struct cr_comm *comm) {
     pthread_condattr_t attributes;
     pthread_mutex_init(&comm->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&comm->change, &attributes);
     pthread_condattr_destroy(&attributes);
-    return CR_OK;
 }
 
 static void send_failure(struct cr_comm *comm, struct cr_comm_failure *failure) {
@@ -62,39 +61,36 @@ static void comm_free(struct cr_comm *comm, bool success) {
     pthread_cond_destroy(&comm->change);
     pthread_mutex_destroy(&comm->lock);
     cr_free(comm->info);
+    cr_free(comm->seen);
     cr_free(comm);
 }
 
 cr_status cr_comm_open(const struct cr_comm_options *where, struct cr_comm **out) {
     struct cr_comm *comm;
+    cr_status       status;
     CR_TRY(check_options(where));
     CR_ALLOC(comm, 1);
     comm->options      = *where;
     comm->hosts        = 1;
     comm->send_failure = send_failure;
-    comm->info         = cr_alloc((size_t)where->size, sizeof *comm->info);
-    if (!comm->info) {
-        cr_free(comm);
-        return CR_NO_MEMORY((size_t)where->size * sizeof *comm->info);
-    }
-    cr_status status = init_lock(comm);
-    if (status == CR_OK && (where->size > 1 || where->shared))
-        status = rendezvous(comm);
-    else {
+    init_lock(comm);
+    CR_ALLOC_OUT(comm->info, (size_t)where->size);
+    if (where->size > 1 || where->shared) {
+        CR_TRY_OUT(rendezvous(comm));
+    } else {
         struct cr_comm_rank_info *p = comm->info;
         p->local_rank               = CR_MAX(where->local_rank, 0);
         p->local_size               = 1;
         p->pid                      = (long)getpid();
         gethostname(p->host_name, sizeof p->host_name - 1);
     }
-    if (status != CR_OK) {
-        cr_error_hold();
-        comm_free(comm, false);
-        cr_error_release();
-        return status;
-    }
     *out = comm;
     return CR_OK;
+out:
+    cr_error_hold();
+    comm_free(comm, false);
+    cr_error_release();
+    return status;
 }
 
 void cr_comm_close(struct cr_comm *comm) {
@@ -105,9 +101,8 @@ void cr_comm_abort(struct cr_comm *comm, const char *why) {
     char name[200];
     if (!comm || atomic_load(&comm->failed)) return;
     cr_error_hold();
-    cr_status status = cr_comm_raise(comm, comm->options.rank, comm->options.rank, "%s: %s",
-                                     cr_comm_name(comm, comm->options.rank, name, sizeof name), why);
-    (void)status;
+    (void)cr_comm_raise(comm, comm->options.rank, comm->options.rank, "%s: %s",
+                        cr_comm_name(comm, comm->options.rank, name, sizeof name), why);
     cr_error_release();
 }
 

@@ -112,9 +112,12 @@ static void call_text(const struct cr_comm_call *call, char *buf, size_t size) {
     snprintf(buf, size, "%s of %" PRIu64 " bytes", cr_comm_kind_name(call->kind), call->bytes);
 }
 
-cr_status cr_comm_mismatch(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
-                           const struct cr_comm_call *theirs) {
+cr_status cr_comm_same_call(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
+                            const struct cr_comm_call *theirs) {
     char a[64], b[64];
+    if (mine->kind == theirs->kind && mine->detail == theirs->detail && mine->number == theirs->number &&
+        mine->bytes == theirs->bytes)
+        return CR_OK;
     call_text(mine, a, sizeof a);
     call_text(theirs, b, sizeof b);
     return cr_comm_raise(comm, rank, comm->options.rank,

@@ -121,13 +121,7 @@ cr_status cr_comm_tcp_rendezvous(struct cr_comm *comm) {
     CR_ALLOC(comm->tcp, 1);
     pthread_mutex_init(&comm->tcp->send, NULL);
     comm->tcp->listen = -1;
-    comm->tcp->peer   = cr_alloc((size_t)peers, sizeof *comm->tcp->peer);
-    if (!comm->tcp->peer) {
-        pthread_mutex_destroy(&comm->tcp->send);
-        cr_free(comm->tcp);
-        comm->tcp = NULL;
-        return CR_NO_MEMORY((size_t)peers * sizeof *comm->tcp->peer);
-    }
+    CR_ALLOC(comm->tcp->peer, (size_t)peers);
     for (int r = 0; r < peers; r++) comm->tcp->peer[r].data = comm->tcp->peer[r].control = -1;
     if (comm->options.rank == 0) return cr_tcp_listen_rendezvous(comm, deadline);
     CR_TRY(join(comm, CR_TCP_DATA, deadline, &comm->tcp->peer[0].data));

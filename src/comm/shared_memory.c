@@ -168,12 +168,8 @@ static cr_status first_phase(struct cr_comm *comm, const struct cr_comm_call *ca
     state->slot[comm->options.rank].call[parity] = *call;
     CR_TRY(phase(comm, cr_comm_kind_name(call->kind)));
     for (int r = 0; r < state->size; r++) {
-        const struct cr_comm_call *theirs = &state->slot[r].call[parity];
-        if (theirs->kind != call->kind || theirs->detail != call->detail || theirs->number != call->number ||
-            theirs->bytes != call->bytes) {
-            const struct cr_comm_call copy = *theirs;
-            return cr_comm_mismatch(comm, r, call, &copy);
-        }
+        const struct cr_comm_call theirs = state->slot[r].call[parity];
+        CR_TRY(cr_comm_same_call(comm, r, call, &theirs));
     }
     return CR_OK;
 }
@@ -297,13 +293,13 @@ int cr_comm_shared_state_silent(struct cr_comm_shared_state *state, int except, 
     return -1;
 }
 
-void cr_comm_shared_state_watch(struct cr_comm *comm, struct cr_comm_seen *seen, int64_t awake_ns) {
+void cr_comm_shared_state_watch(struct cr_comm *comm, int64_t awake_ns) {
     struct cr_comm_shared_state *state = comm->shared_state;
     double                       silent;
     atomic_fetch_add(&state->slot[comm->options.rank].heartbeat, 1);
     if (run_failed(comm)) return;
     const int lost =
-        cr_comm_shared_state_silent(state, comm->options.rank, seen, awake_ns, comm->options.timeout_s, &silent);
+        cr_comm_shared_state_silent(state, comm->options.rank, comm->seen, awake_ns, comm->options.timeout_s, &silent);
     if (lost >= 0) cr_comm_raise_silent(comm, lost, comm->options.rank, silent);
 }
 
@@ -315,17 +311,13 @@ const struct cr_comm_failure *cr_comm_shared_state_failure(struct cr_comm_shared
     return atomic_load_explicit(&state->failed, memory_order_acquire) ? &state->failure : NULL;
 }
 
-static void missing_ranks(const struct cr_comm_shared_state *state, struct cr_text *text) {
-    int named = 0;
-    for (int r = 0; r < state->size; r++)
-        if (atomic_load((atomic_int *)&state->slot[r].state) == SLOT_EMPTY && named++ < 16)
-            cr_text_add(text, "%s%d", named > 1 ? ", " : "", r);
-    if (named > 16) cr_text_add(text, " and %d more", named - 16);
-}
-
 static cr_status raise_missing(struct cr_comm *comm, int rank) {
-    struct cr_text text = {0};
-    missing_ranks(comm->shared_state, &text);
+    struct cr_text text  = {0};
+    int            named = 0;
+    for (int r = 0; r < comm->options.size; r++)
+        if (atomic_load(&comm->shared_state->slot[r].state) == SLOT_EMPTY && named++ < 16)
+            cr_text_add(&text, "%s%d", named > 1 ? ", " : "", r);
+    if (named > 16) cr_text_add(&text, " and %d more", named - 16);
     cr_status status =
         cr_comm_raise(comm, rank, comm->options.rank,
                       "%d ranks were expected; these did not connect within %g s: %s (timeout: ranks.meet)",

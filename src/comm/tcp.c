@@ -23,17 +23,13 @@ static cr_status receive_data(struct cr_comm *comm, int rank, void *bytes, size_
 
 /* ---- collectives ---- */
 
-static bool same_call(const struct cr_comm_call *a, const struct cr_comm_call *b) {
-    return a->kind == b->kind && a->detail == b->detail && a->number == b->number && a->bytes == b->bytes;
-}
-
 /* All ranks send the description of their call; rank 0 compares them. */
 static cr_status check_same_call(struct cr_comm *comm, const struct cr_comm_call *call) {
     if (comm->options.rank) return send_data(comm, 0, call, sizeof *call, call);
     for (int r = 1; r < comm->options.size; r++) {
         struct cr_comm_call theirs;
         CR_TRY(receive_data(comm, r, &theirs, sizeof theirs, call));
-        if (!same_call(call, &theirs)) return cr_comm_mismatch(comm, r, call, &theirs);
+        CR_TRY(cr_comm_same_call(comm, r, call, &theirs));
     }
     return CR_OK;
 }

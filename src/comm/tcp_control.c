@@ -133,9 +133,8 @@ static int reporter_for(const struct cr_comm *comm, int lost) {
 static void report_lost(struct cr_comm *comm, int rank, const char *how) {
     char name[200];
     if (atomic_load(&comm->closing) || atomic_load(&comm->failed)) return;
-    cr_status status =
-        cr_comm_raise(comm, rank, reporter_for(comm, rank), "%s %s", cr_comm_name(comm, rank, name, sizeof name), how);
-    (void)status;
+    (void)cr_comm_raise(comm, rank, reporter_for(comm, rank), "%s %s", cr_comm_name(comm, rank, name, sizeof name),
+                        how);
 }
 
 static void handle_frame(struct cr_comm *comm, int rank, const struct cr_tcp_frame *frame, const void *more) {
@@ -243,7 +242,7 @@ void cr_comm_tcp_close(struct cr_comm *comm, bool success) {
     if (!tcp) return;
     if (success) send_frames(comm, (struct cr_tcp_frame){.kind = CR_TCP_BYE}, NULL);
     const int peers = comm->options.rank ? 1 : comm->options.size;
-    for (int r = 0; r < peers; r++) {
+    for (int r = 0; r < peers && tcp->peer; r++) {
         close_connection(tcp->peer[r].data);
         close_connection(tcp->peer[r].control);
     }

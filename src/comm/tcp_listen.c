@@ -321,15 +321,13 @@ static cr_status run_rendezvous(struct rendezvous *m, int64_t deadline) {
 
 cr_status cr_tcp_listen_rendezvous(struct cr_comm *comm, int64_t deadline) {
     struct rendezvous *m;
+    cr_status          status;
     CR_ALLOC(m, 1);
     m->comm = comm;
-    m->rank = cr_alloc((size_t)comm->options.size, sizeof *m->rank);
-    if (!m->rank) {
-        cr_free(m);
-        return CR_NO_MEMORY((size_t)comm->options.size * sizeof *m->rank);
-    }
+    CR_ALLOC_OUT(m->rank, (size_t)comm->options.size);
     cr_tcp_hello_fill(comm, CR_TCP_DATA, &m->rank[0]);
-    cr_status status = run_rendezvous(m, deadline);
+    status = run_rendezvous(m, deadline);
+out:
     for (int i = 0; i < m->connections; i++) close(m->connection[i].fd);
     for (int r = 1; status != CR_OK && r < comm->options.size; r++) /* waiting ranks receive the error too */
         if (comm->tcp->peer[r].data >= 0)

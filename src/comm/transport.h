@@ -65,9 +65,10 @@ struct cr_comm {
     void *on_failure_context;
     bool  calling; /* on_failure is running */
 
-    pthread_t   watcher;
-    bool        watched;
-    atomic_bool closing;
+    pthread_t            watcher;
+    bool                 watched;
+    struct cr_comm_seen *seen; /* [size], of the watcher thread */
+    atomic_bool          closing;
 };
 
 /* ---- failures (comm/failure.c) ---- */
@@ -87,9 +88,9 @@ bool cr_comm_await_failure(struct cr_comm *comm, int milliseconds);
 /* Writes "rank 2 of 4 on gpu7 (process 4711)" to buf. Returns buf. */
 const char *cr_comm_name(const struct cr_comm *comm, int rank, char *buf, size_t size);
 uint64_t    cr_comm_pid_space(void); /* PID namespace of this process; 0 if unknown */
-/* Reports that two ranks call different collectives. CR_ERR_PEER. */
-cr_status cr_comm_mismatch(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
-                           const struct cr_comm_call *theirs);
+/* Checks that another rank calls the same collective. CR_ERR_PEER, which is reported to all ranks. */
+CR_MUST cr_status cr_comm_same_call(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
+                                    const struct cr_comm_call *theirs);
 /* Sets *at to a time `milliseconds` from now, on the clock of cr_comm.change. */
 struct timespec;
 void cr_comm_deadline_after(struct timespec *at, int milliseconds);
@@ -119,13 +120,14 @@ CR_MUST cr_status cr_comm_shared_state_rendezvous(struct cr_comm *comm, bool pla
 void              cr_comm_shared_state_leave(struct cr_comm *comm);
 /* Records *failure in the shared state. If another rank was first, *failure becomes that rank's failure. */
 void cr_comm_shared_state_raise(struct cr_comm_shared_state *state, struct cr_comm_failure *failure);
-/* Called by the watcher thread: sends a heartbeat and checks the other ranks. `seen`: [size], state of the last
- * check. */
+/* Called by the watcher thread: sends a heartbeat and checks the other ranks. */
+void cr_comm_shared_state_watch(struct cr_comm *comm, int64_t awake_ns);
+/* The heartbeats of a rank at the last check. */
 struct cr_comm_seen {
     int64_t heartbeat, at_ns;
 };
-void cr_comm_shared_state_watch(struct cr_comm *comm, struct cr_comm_seen *seen, int64_t awake_ns);
-/* Returns the first rank except `except` (-1: no exception) without a heartbeat for timeout_s seconds; -1 if none. */
+/* Returns the first rank except `except` (-1: no exception) without a heartbeat for timeout_s seconds; -1 if none.
+ * `seen`: [size]. */
 int cr_comm_shared_state_silent(struct cr_comm_shared_state *state, int except, struct cr_comm_seen *seen,
                                 int64_t awake_ns, double timeout_s, double *silent_s);
 /* For a parent process. The first function returns whether the rank has closed its comm; the second returns the first

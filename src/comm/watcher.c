@@ -56,43 +56,27 @@ static void pause_or_closing(struct cr_comm *comm) {
     pthread_mutex_unlock(&comm->lock);
 }
 
-struct watcher {
-    struct cr_comm      *comm;
-    struct cr_comm_seen *seen; /* [size] */
-};
-
 static void *watch_thread(void *argument) {
-    struct watcher       w     = *(struct watcher *)argument;
+    struct cr_comm      *comm  = argument;
     struct cr_comm_clock clock = {0};
-    cr_free(argument);
-    while (!atomic_load(&w.comm->closing) && !atomic_load(&w.comm->failed)) {
+    while (!atomic_load(&comm->closing) && !atomic_load(&comm->failed)) {
         const int64_t awake = cr_comm_clock_tick(&clock);
-        if (w.comm->shared_state) cr_comm_shared_state_watch(w.comm, w.seen, awake);
-        if (w.comm->tcp)
-            cr_comm_tcp_watch(w.comm, awake);
+        if (comm->shared_state) cr_comm_shared_state_watch(comm, awake);
+        if (comm->tcp)
+            cr_comm_tcp_watch(comm, awake);
         else
-            pause_or_closing(w.comm);
+            pause_or_closing(comm);
     }
-    if (atomic_load(&w.comm->failed)) kill_silent(w.comm);
-    if (!atomic_load(&w.comm->closing)) after_failure(w.comm);
-    cr_free(w.seen);
+    if (atomic_load(&comm->failed)) kill_silent(comm);
+    if (!atomic_load(&comm->closing)) after_failure(comm);
     return NULL;
 }
 
 cr_status cr_comm_start_watcher(struct cr_comm *comm) {
-    struct watcher *w = cr_alloc(1, sizeof *w);
-    if (w) *w = (struct watcher){comm, cr_alloc((size_t)comm->options.size, sizeof *w->seen)};
-    if (!w || !w->seen) {
-        cr_free(w);
-        return CR_NO_MEMORY(sizeof *w);
-    }
-    comm->watched = true; /* set before the thread starts, because the thread reads it */
-    int error     = pthread_create(&comm->watcher, NULL, watch_thread, w);
-    if (error) {
-        comm->watched = false;
-        cr_free(w->seen);
-        cr_free(w);
-        return CR_FAIL(CR_ERR_IO, "cannot start the thread that watches the other ranks: %s", strerror(error));
-    }
-    return CR_OK;
+    CR_ALLOC(comm->seen, (size_t)comm->options.size);
+    comm->watched   = true; /* set before the thread starts, because the thread reads it */
+    const int error = pthread_create(&comm->watcher, NULL, watch_thread, comm);
+    if (!error) return CR_OK;
+    comm->watched = false;
+    return CR_FAIL(CR_ERR_IO, "cannot start the thread that watches the other ranks: %s", strerror(error));
 }

@@ -27,24 +27,21 @@ bool cr_ends_with(const char *text, const char *ending) {
     return length >= tail && strcmp(text + length - tail, ending) == 0;
 }
 
-const char *cr_status_name(cr_status status) {
-    switch (status) {
-#define X(code, exit_status, name)                                                                                     \
-    case code: return name;
-        CR_STATUS_LIST(X)
+static const struct {
+    int         exit_status;
+    const char *name;
+} statuses[] = {
+#define X(code, exit_status, name) [code] = {exit_status, name},
+    CR_STATUS_LIST(X)
 #undef X
-    }
-    return "unknown";
+};
+
+const char *cr_status_name(cr_status status) {
+    return statuses[status].name;
 }
 
 int cr_status_exit(cr_status status) {
-    switch (status) {
-#define X(code, exit_status, name)                                                                                     \
-    case code: return exit_status;
-        CR_STATUS_LIST(X)
-#undef X
-    }
-    return 1;
+    return statuses[status].exit_status;
 }
 
 enum { MESSAGE_BYTES = 4096 };
@@ -180,7 +177,7 @@ static bool must_fail(void) {
     return atomic_fetch_sub(&alloc_fail_countdown, 1) == 1;
 }
 
-static void *block_new(size_t count, size_t size) {
+void *cr_alloc(size_t count, size_t size) {
     atomic_fetch_add(&alloc_calls, 1);
     if (must_fail()) return NULL;
     if (size && count > (SIZE_MAX - 2 * HEADER_BYTES) / size) return NULL;
@@ -202,12 +199,8 @@ static struct block_header header_of(const void *block) {
     return header;
 }
 
-void *cr_alloc(size_t count, size_t size) {
-    return block_new(count, size);
-}
-
 void *cr_realloc(void *p, size_t count, size_t size) {
-    void *fresh = block_new(count, size);
+    void *fresh = cr_alloc(count, size);
     if (!fresh || !p) return fresh;
     memcpy(fresh, p, CR_MIN(header_of(p).bytes, count * size));
     cr_free(p);

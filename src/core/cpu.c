@@ -100,9 +100,6 @@ bool cr_cpu_has(enum cr_cpu_feature feature) {
     (void)feature;
     return false;
 }
-#endif
-
-#if !defined(__x86_64__)
 static bool has_avx_vnni(void) {
     return false;
 }

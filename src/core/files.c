@@ -323,11 +323,8 @@ cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count) {
     cr_status status = cr_fs_write(fd, path, bytes, count, 0);
     if (status == CR_OK && cr_fs_sync(fd) < 0) status = cr_fs_refused(path, "write to the disk", errno);
     if (cr_fs_close(fd) < 0 && status == CR_OK) status = cr_fs_refused(path, "close", errno);
-    if (status != CR_OK) {
-        cr_fs_unlink(path);
-        return cr_error_forward(status, __FILE__, __LINE__);
-    }
-    return CR_OK;
+    if (status != CR_OK) cr_fs_unlink(path);
+    return status;
 }
 
 cr_status cr_fs_check_regular(int fd, const char *path) {

@@ -28,14 +28,10 @@ void cr_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]
 }
 
 struct cr_rng cr_rng_make(uint64_t seed, enum cr_rng_purpose purpose, uint64_t a, uint32_t b) {
-    struct cr_rng rng = {.used = 4};
-    rng.key[0]        = (uint32_t)seed;
-    rng.key[1]        = (uint32_t)(seed >> 32) ^ ((uint32_t)purpose << 24); /* no collisions for seeds below 2^56 */
-    rng.counter[0]    = 0;                                                  /* index of the draw */
-    rng.counter[1]    = b;
-    rng.counter[2]    = (uint32_t)a;
-    rng.counter[3]    = (uint32_t)(a >> 32);
-    return rng;
+    /* counter[0] is the index of the draw; the keys differ for seeds below 2^56 */
+    return (struct cr_rng){.key     = {(uint32_t)seed, (uint32_t)(seed >> 32) ^ ((uint32_t)purpose << 24)},
+                           .counter = {0, b, (uint32_t)a, (uint32_t)(a >> 32)},
+                           .used    = 4};
 }
 
 uint32_t cr_rng_u32(struct cr_rng *rng) {

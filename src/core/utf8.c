@@ -114,12 +114,8 @@ void cr_text_add_visible_lines(struct cr_text *text, const char *s) {
 
 void cr_text_add_utf8(struct cr_text *text, const char *s) {
     for (size_t left = strlen(s), step; left; s += step, left -= step) {
-        step = cr_utf8_sequence(s, left);
-        if (step) {
-            cr_text_add_bytes(text, s, step);
-            continue;
-        }
-        cr_text_add_bytes(text, "\xef\xbf\xbd", 3);
-        step = 1;
+        const size_t valid = cr_utf8_sequence(s, left);
+        cr_text_add_bytes(text, valid ? s : "\xef\xbf\xbd", valid ? valid : 3);
+        step = CR_MAX(valid, (size_t)1);
     }
 }

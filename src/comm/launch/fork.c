@@ -97,17 +97,11 @@ static const char *name_of(const struct process_group *f, int rank, char *buf, s
     return buf;
 }
 
-static void raise_failure(struct process_group *f, int rank, const char *wait_status) {
-    struct cr_comm_failure failure = {.rank = rank};
-    char                   name[200];
-    snprintf(failure.text, sizeof failure.text, "%s %s", name_of(f, rank, name, sizeof name), wait_status);
-    cr_comm_shared_state_raise(f->state, &failure);
-}
-
 /* Handles the end of a rank; a rank that has not closed its comm has failed. */
 static void handle_exit(struct process_group *f, int rank) {
-    char      text[200];
-    const int wait_status = f->child[rank].wait_status;
+    struct cr_comm_failure failure = {.rank = rank};
+    char                   name[200], text[200];
+    const int              wait_status = f->child[rank].wait_status;
     if (cr_comm_shared_state_has_left(f->state, rank)) return;
     if (WIFSIGNALED(wait_status) && sigismember(&f->forwarded, WTERMSIG(wait_status)))
         f->ended_by = WTERMSIG(wait_status);
@@ -119,7 +113,8 @@ static void handle_exit(struct process_group *f, int rank) {
                  WTERMSIG(wait_status) == SIGKILL ? ", by a user or because the system ran out of memory" : "");
     else
         snprintf(text, sizeof text, "ended unexpectedly with exit code %d", WEXITSTATUS(wait_status));
-    raise_failure(f, rank, text);
+    snprintf(failure.text, sizeof failure.text, "%s %s", name_of(f, rank, name, sizeof name), text);
+    cr_comm_shared_state_raise(f->state, &failure);
 }
 
 static void reap(struct process_group *f) {
