@@ -103,23 +103,6 @@ static cr_status save_thresholds(const struct cr_run *run) {
     return cr_session_save_thresholds(&run->session, folder);
 }
 
-/* The average precision of each class in the last evaluation: that of the moving averages if there are some. NULL: not
- * logged. The caller frees *out. */
-static cr_status class_scores(const struct cr_run *run, int labels, struct cr_label_score **out) {
-    *out = NULL;
-    if (!labels || labels > CLASSES_LOGGED || !cr_run_reports(run)) return CR_OK;
-    CR_ALLOC(*out, (size_t)labels);
-    return cr_label_scores_classes(run->session.label_scores, *out);
-}
-
-static void put_class_scores(struct cr_json_writer *w, const char *name, const struct cr_label_score *score,
-                             int labels) {
-    if (!score) return;
-    cr_json_open_array(w, name);
-    for (int k = 0; k < labels; k++) cr_json_put_fixed(w, NULL, score[k].ap, 6);
-    cr_json_close_array(w);
-}
-
 /* The error of an evaluation whose loss is not finite, with the step and what to change. */
 static cr_status explain_divergence(const struct cr_run *run, cr_status status) {
     char why[512];
@@ -144,12 +127,10 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     CR_TRY(cr_run_update_best(run, &e, has_ema ? &ema : NULL, best, &is_best));
     if (!cr_run_reports(run)) return CR_OK;
     if (labels) CR_TRY(save_thresholds(run));
-    struct cr_label_score *score;
-    const cr_status        status = class_scores(run, labels, &score);
-    if (status != CR_OK) {
-        cr_free(score);
-        return status;
-    }
+    /* of the last evaluation: that of the moving averages if there are some */
+    struct cr_label_score score[CLASSES_LOGGED];
+    const int             logged = labels <= CLASSES_LOGGED ? labels : 0;
+    if (logged) CR_TRY(cr_label_scores_classes(run->session.label_scores, score));
     scores_text(run, &e, raw_human);
     if (has_ema) scores_text(run, &ema, ema_human);
     snprintf(human, sizeof human, "evaluation at step %" PRId64 ": %s%s%s%s", run->at.step, raw_human,
@@ -159,10 +140,11 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     cr_json_put_int(&w, "images", e.images);
     put_scores(&w, &e, labels, "");
     if (has_ema) put_scores(&w, &ema, labels, "ema_");
-    put_class_scores(&w, has_ema ? "ema_average_precision" : "average_precision", score, labels);
+    if (logged) cr_json_open_array(&w, has_ema ? "ema_average_precision" : "average_precision");
+    for (int k = 0; k < logged; k++) cr_json_put_fixed(&w, NULL, score[k].ap, 6);
+    if (logged) cr_json_close_array(&w);
     cr_json_put_bool(&w, "best", is_best);
     cr_report_end(report, &w, human);
-    cr_free(score);
     return CR_OK;
 }
 

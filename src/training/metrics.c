@@ -276,22 +276,20 @@ static void redraw(struct cr_report *r, int64_t step) {
 
 void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_result *result) {
     if (!r) return;
-    int64_t now = cr_time_ns();
-    r->sum.loss_sum += result->loss_sum;
-    r->sum.valid += result->valid;
-    r->sum.correct1 += result->correct1;
-    r->sum.correct5 += result->correct5;
-    r->sum.lr         = result->lr;
-    r->sum.grad_norm  = result->grad_norm;
-    r->sum.loss_scale = result->loss_scale;
-    r->sum.skipped    = result->skipped;
+    const struct cr_step_result before = r->sum;
+    const int64_t now = cr_time_ns(), ns = now - r->clock_ns, wait_ns = result->wait_ns - r->wait_start_ns;
+    r->sum = *result;
+    r->sum.loss_sum += before.loss_sum;
+    r->sum.valid += before.valid;
+    r->sum.correct1 += before.correct1;
+    r->sum.correct5 += before.correct5;
     r->steps++;
-    if (r->options.overlapped) measure_step(r, now - r->clock_ns, result->wait_ns - r->wait_start_ns);
-    r->interval_ns += now - r->clock_ns;
-    r->wait_ns += result->wait_ns - r->wait_start_ns;
+    if (r->options.overlapped) measure_step(r, ns, wait_ns);
+    r->interval_ns += ns;
+    r->wait_ns += wait_ns;
     r->span.steps++;
-    r->span.ns += now - r->clock_ns;
-    r->span.wait_ns += result->wait_ns - r->wait_start_ns;
+    r->span.ns += ns;
+    r->span.wait_ns += wait_ns;
     r->clock_ns      = now;
     r->wait_start_ns = result->wait_ns;
     if (r->interval_ns > 0) {

@@ -7,15 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-static bool is_step_folder(const char *path) {
-    char        file[PATH_MAX + 32];
-    struct stat st;
-    snprintf(file, sizeof file, "%s/state.safetensors", path);
-    return stat(file, &st) == 0;
-}
 
 /* ---- the run folder ---- */
 
@@ -34,7 +26,7 @@ static cr_status split_resume_path(const char *path, char **dir, char **from) {
                        "--resume %s: %s; give a run folder or a checkpoint, or --resume auto, which continues the "
                        "run in the output folder",
                        path, strerror(errno));
-    if (!is_step_folder(resolved)) {
+    if (!cr_fs_has_file(resolved, "state.safetensors")) {
         CR_TRY(cr_ckpt_find_intact(resolved, from));
         if (!*from) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: no checkpoint there (no step-N folder)", path);
     } else {
@@ -56,10 +48,7 @@ void cr_run_read_last_link(const char *dir, char out[CR_RUN_LINK_BYTES]) {
 }
 
 static cr_status choose_dir(const struct cr_config *user_config, const struct cr_train_options *o, struct cr_run *run) {
-    if (o->resume && strcmp(o->resume, "auto") != 0) {
-        CR_TRY(split_resume_path(o->resume, &run->dir, &run->from));
-        return CR_OK;
-    }
+    if (o->resume && strcmp(o->resume, "auto") != 0) return split_resume_path(o->resume, &run->dir, &run->from);
     CR_TRY(default_dir(user_config, &run->dir));
     if (o->resume) {
         cr_run_read_last_link(run->dir, run->last_link);
@@ -164,11 +153,6 @@ static cr_status load_values(struct cr_run *run) {
     return run->from ? cr_state_running_load(&run->session, run->from, saved_ranks) : CR_OK;
 }
 
-/* The weights that the run starts from: a checkpoint, a file, or "". */
-static const char *initial_weights(const struct cr_run *run) {
-    return run->from ? run->from : run->config->model.weights;
-}
-
 /* Opens the session after `state->epoch` epochs. `state` has the batch size and the memory limit that the run has
  * found, or zeros. `weights` may be pruned; `from` is the checkpoint that a resumed run takes its kernels from, or
  * NULL. */
@@ -233,7 +217,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
         CR_TRY(cr_state_position(run->from, &run->at));
         state.epoch = epoch_of(run);
     }
-    CR_TRY(start_session(run, &state, initial_weights(run), run->from, force));
+    CR_TRY(start_session(run, &state, run->from ? run->from : run->config->model.weights, run->from, force));
     CR_TRY(load_values(run));
     CR_TRY(open_loader(run));
     run->total_steps = run->config->train.epochs * run->at.steps_per_epoch;
