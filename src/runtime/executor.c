@@ -19,8 +19,8 @@ static cr_status bind_parts(struct cr_exec *exec, const struct cr_op *op, struct
     int                 parts;
     const struct cr_op *part = cr_op_parts(op, &parts);
     if (part == op) return CR_OK;
-    struct cr_call *calls = cr_arena_alloc(&exec->arena, (size_t)parts * sizeof *calls);
-    if (!calls) return CR_NO_MEMORY((size_t)parts * sizeof *calls);
+    struct cr_call *calls;
+    CR_ARENA_ALLOC(&exec->arena, calls, (size_t)parts);
     for (int k = 0; k < parts; k++) bind_operands(exec, &part[k], &calls[k]);
     call->part = calls;
     return CR_OK;
@@ -90,18 +90,14 @@ static cr_status open_streams(struct cr_exec *exec) {
 }
 
 cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memory, struct cr_exec **out) {
-    cr_status       status = CR_OK;
+    cr_status       status;
     struct cr_exec *exec;
     CR_ALLOC(exec, 1);
     exec->program   = program;
     exec->memory    = memory;
     const char *env = getenv("CRESNET_SYNC");
     exec->sync_each = env && strcmp(env, "1") == 0;
-    exec->op        = cr_alloc((size_t)CR_MAX(program->ops, 1), sizeof *exec->op);
-    if (!exec->op) {
-        status = CR_NO_MEMORY((size_t)program->ops * sizeof *exec->op);
-        goto out;
-    }
+    CR_ALLOC_OUT(exec->op, (size_t)program->ops);
     for (int i = 0; i < program->ops; i++) CR_TRY_OUT(bind(exec, i));
     cr_exec_find_separations(program, exec->op);
     CR_TRY_OUT(open_streams(exec));

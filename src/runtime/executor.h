@@ -66,30 +66,24 @@ CR_MUST cr_status cr_exec_open(const struct cr_program *program, struct cr_memor
 void              cr_exec_close(struct cr_exec *exec);                     /* accepts NULL */
 const char       *cr_exec_kernel_name(const struct cr_exec *exec, int op); /* static text */
 
-/* Copies a batch to the INPUT region, in order with the runs: images u8 [N,H,W,3], labels i32 [N], boxes i32 [N,4].
- * labels NULL means -1 for all; boxes NULL means 0, and boxes are ignored by a program without them. The arrays may be
- * reused when the function returns. */
-CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
-                               const int32_t *boxes);
-/* As cr_exec_feed, with `mixes` i32 [N,CR_MIX_NUMBERS] for a program that mixes images; NULL: no image is mixed or
- * erased. */
-CR_MUST cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
-                                     const int32_t *boxes, const int32_t *mixes);
-
-/* As cr_exec_feed_mixed, with images in memory of async->host_reserve, from which the device copies: they must stay as
- * they are until the second feed after this one has returned, or the device was waited for. */
-CR_MUST cr_status cr_exec_feed_in_place(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
-                                        const int32_t *boxes, const int32_t *mixes);
-
-/* Images of a batch that a decoder of the device has decoded. */
-struct cr_decoded {
-    struct cr_jpeg_decoder    *decoder; /* NULL: there are none */
-    const struct cr_jpeg_scan *scan;    /* [places]; the places that have bytes were decoded */
+struct cr_feed {
+    const uint8_t *images;         /* u8 [N,H,W,3] */
+    const int32_t *labels, *boxes; /* i32 [N]; NULL: -1 for all. i32 [N,4], which a program may lack; NULL: 0 */
+    const int32_t *mixes;          /* i32 [N,CR_MIX_NUMBERS]; NULL: no image is mixed or erased */
+    /* The images are in memory of async->host_reserve, from which the device copies: they must stay as they are until
+     * the second feed after this one has returned, or the device was waited for. Otherwise all arrays may be reused
+     * when the feed has returned. */
+    bool in_place;
+    /* With in_place: images that a decoder of the device has decoded, those of the places that have bytes in scan
+     * [places]. decoder NULL: none. */
+    struct cr_jpeg_decoder    *decoder;
+    const struct cr_jpeg_scan *scan;
     int                        places;
 };
-/* As cr_exec_feed_in_place; the images of these places come from the decoder. */
-CR_MUST cr_status cr_exec_feed_decoded(struct cr_exec *exec, const struct cr_decoded *decoded, const uint8_t *images,
-                                       const int32_t *labels, const int32_t *boxes, const int32_t *mixes);
+/* Copies a batch to the INPUT region, in order with the runs. The second form is for images in ordinary memory. */
+CR_MUST cr_status cr_exec_feed_batch(struct cr_exec *exec, const struct cr_feed *feed);
+CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
+                               const int32_t *boxes);
 
 /* The next four functions need a device with async. Later feeds and runs wait for the earlier work of `stream`, a
  * stream of the caller (a cudaStream_t; NULL: the default stream). */
@@ -170,16 +164,14 @@ size_t cr_feed_need(const struct cr_device *device, size_t small_bytes);
  * them in 5.5 ms. */
 void cr_feed_copy(void *to, const void *from, size_t bytes);
 /* Waits for the next slot and returns its host memory for all but the images. The copies of the batch before the last
- * one have ended then. */
-CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void **host);
-/* Copies images from ordinary memory to the page-locked memory of that slot, *out. CR_ERR_MEMORY at the first batches.
- */
-CR_MUST cr_status cr_feed_own_images(struct cr_device *device, struct cr_feed_ring *ring, const void *images,
-                                     size_t bytes, const void **out);
-/* Enqueues the copy of page-locked images, or of those that a decoder has decoded (`decoded`; may be NULL), and of that
- * slot to `input`, the INPUT region of this program, in order with the runs. */
+ * one have ended then. images: NULL, or images in ordinary memory, which are copied to page-locked memory of the slot;
+ * *images becomes its address. CR_ERR_MEMORY at the first batches. */
+CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, const void **images, size_t bytes,
+                               void **host);
+/* Enqueues the copy of page-locked images, or of those that the decoder of `feed` has decoded, and of that slot to
+ * `input`, the INPUT region of this program, in order with the runs. */
 CR_MUST cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *program,
-                               const void *images, const struct cr_decoded *decoded, void *input);
+                               const void *images, const struct cr_feed *feed, void *input);
 /* Creates an event of a device with async, whose time nobody needs. */
 CR_MUST cr_status cr_feed_event(struct cr_device *device, void **event);
 /* Call after the last op of a program that reads its images: the next batch may overwrite them. */

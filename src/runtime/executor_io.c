@@ -28,63 +28,46 @@ static void write_mixes(const struct cr_tensor *t, void *to, const int32_t *mixe
 }
 
 /* Writes all but the images to host memory with the layout of the INPUT region after its images. */
-static void write_small(const struct cr_exec *exec, unsigned char *small, const int32_t *labels, const int32_t *boxes,
-                        const int32_t *mixes) {
+static void write_small(const struct cr_exec *exec, unsigned char *small, const struct cr_feed *feed) {
     const struct cr_program *p     = exec->program;
     const size_t             first = p->tensor[p->images].bytes; /* the images are at offset 0 */
     const struct cr_tensor  *l     = &p->tensor[p->labels];
-    if (labels)
-        memcpy(small + (l->offset - first), labels, l->bytes);
+    if (feed->labels)
+        memcpy(small + (l->offset - first), feed->labels, l->bytes);
     else
         memset(small + (l->offset - first), 0xff, l->bytes); /* -1: no label */
     if (p->class_weights != CR_NONE)
         memcpy(small + (p->tensor[p->class_weights].offset - first), p->class_weight_values,
                p->tensor[p->class_weights].bytes);
-    if (p->mixes != CR_NONE) write_mixes(&p->tensor[p->mixes], small + (p->tensor[p->mixes].offset - first), mixes);
+    if (p->mixes != CR_NONE)
+        write_mixes(&p->tensor[p->mixes], small + (p->tensor[p->mixes].offset - first), feed->mixes);
     if (p->boxes == CR_NONE) return;
     const struct cr_tensor *b = &p->tensor[p->boxes];
-    if (boxes)
-        memcpy(small + (b->offset - first), boxes, b->bytes);
+    if (feed->boxes)
+        memcpy(small + (b->offset - first), feed->boxes, b->bytes);
     else
         memset(small + (b->offset - first), 0, b->bytes);
 }
 
-cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes) {
-    return cr_exec_feed_mixed(exec, images, labels, boxes, NULL);
-}
-
-/* own: the images are in ordinary memory, which the caller may change after this call. */
-static cr_status feed(struct cr_exec *exec, const void *images, bool own, const struct cr_decoded *decoded,
-                      const int32_t *labels, const int32_t *boxes, const int32_t *mixes) {
-    struct cr_memory *m     = exec->memory;
-    const size_t      bytes = exec->program->tensor[exec->program->images].bytes;
+cr_status cr_exec_feed_batch(struct cr_exec *exec, const struct cr_feed *feed) {
+    struct cr_memory *m      = exec->memory;
+    const size_t      bytes  = exec->program->tensor[exec->program->images].bytes;
+    const void       *images = feed->images;
     void             *small;
+    CR_ASSERT(m->ring || !feed->decoder);
     if (!m->ring) { /* the INPUT region is host memory */
         unsigned char *input = m->region[CR_REGION_INPUT];
         cr_feed_copy(input, images, bytes);
-        write_small(exec, input + bytes, labels, boxes, mixes);
+        write_small(exec, input + bytes, feed);
         return CR_OK;
     }
-    CR_TRY(cr_feed_slot(m->device, m->ring, &small));
-    if (own) CR_TRY(cr_feed_own_images(m->device, m->ring, images, bytes, &images));
-    write_small(exec, small, labels, boxes, mixes);
-    return cr_feed_send(m->device, m->ring, exec->program, images, decoded, m->region[CR_REGION_INPUT]);
+    CR_TRY(cr_feed_slot(m->device, m->ring, feed->in_place ? NULL : &images, bytes, &small));
+    write_small(exec, small, feed);
+    return cr_feed_send(m->device, m->ring, exec->program, images, feed, m->region[CR_REGION_INPUT]);
 }
 
-cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes,
-                             const int32_t *mixes) {
-    return feed(exec, images, true, NULL, labels, boxes, mixes);
-}
-
-cr_status cr_exec_feed_in_place(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
-                                const int32_t *boxes, const int32_t *mixes) {
-    return feed(exec, images, false, NULL, labels, boxes, mixes);
-}
-
-cr_status cr_exec_feed_decoded(struct cr_exec *exec, const struct cr_decoded *decoded, const uint8_t *images,
-                               const int32_t *labels, const int32_t *boxes, const int32_t *mixes) {
-    CR_ASSERT(exec->memory->ring);
-    return feed(exec, images, false, decoded, labels, boxes, mixes);
+cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes) {
+    return cr_exec_feed_batch(exec, &(const struct cr_feed){.images = images, .labels = labels, .boxes = boxes});
 }
 
 cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream) {

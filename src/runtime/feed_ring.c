@@ -106,43 +106,38 @@ void cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring) {
     cr_free(ring);
 }
 
-cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void **host) {
+cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, const void **images, size_t bytes,
+                       void **host) {
     struct slot *s = &ring->slot[ring->sent % SLOTS];
     CR_TRY(device->backend->async->host_wait(device, s->arrived));
     *host = s->host;
-    return CR_OK;
-}
-
-cr_status cr_feed_own_images(struct cr_device *device, struct cr_feed_ring *ring, const void *images, size_t bytes,
-                             const void **out) {
-    struct slot *s = &ring->slot[ring->sent % SLOTS];
+    if (!images) return CR_OK;
     CR_ASSERT(bytes <= ring->room);
     if (!s->images) CR_TRY(device->backend->async->host_reserve(device, ring->room, &s->images));
-    cr_feed_copy(s->images, images, bytes);
-    *out = s->images;
+    cr_feed_copy(s->images, *images, bytes);
+    *images = s->images;
     return CR_OK;
 }
 
 /* Neighbouring places that come from the same memory are copied together. */
-static cr_status send_images(struct cr_device *device, const struct cr_decoded *decoded, const unsigned char *images,
+static cr_status send_images(struct cr_device *device, const struct cr_feed *feed, const unsigned char *images,
                              size_t bytes, unsigned char *input) {
     const struct cr_async *async = device->backend->async;
-    if (!decoded || !decoded->decoder) return async->put(device, CR_STREAM_TO_DEVICE, input, images, bytes);
-    const struct cr_jpeg_scan *scan = decoded->scan;
-    const size_t               each = bytes / (size_t)decoded->places;
-    for (int first = 0, next; first < decoded->places; first = next) {
+    if (!feed->decoder) return async->put(device, CR_STREAM_TO_DEVICE, input, images, bytes);
+    const struct cr_jpeg_scan *scan = feed->scan;
+    const size_t               each = bytes / (size_t)feed->places;
+    for (int first = 0, next; first < feed->places; first = next) {
         const bool   here = scan[first].bytes != 0;
         const size_t at   = (size_t)first * each;
-        for (next = first + 1; next < decoded->places && (scan[next].bytes != 0) == here;) next++;
-        CR_TRY(here
-                   ? device->backend->jpeg->copy(decoded->decoder, CR_STREAM_TO_DEVICE, first, next - first, input + at)
-                   : async->put(device, CR_STREAM_TO_DEVICE, input + at, images + at, (size_t)(next - first) * each));
+        for (next = first + 1; next < feed->places && (scan[next].bytes != 0) == here;) next++;
+        CR_TRY(here ? device->backend->jpeg->copy(feed->decoder, CR_STREAM_TO_DEVICE, first, next - first, input + at)
+                    : async->put(device, CR_STREAM_TO_DEVICE, input + at, images + at, (size_t)(next - first) * each));
     }
     return CR_OK;
 }
 
 cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *p,
-                       const void *images, const struct cr_decoded *decoded, void *input) {
+                       const void *images, const struct cr_feed *feed, void *input) {
     const struct cr_async *async = device->backend->async;
     struct slot           *s     = &ring->slot[ring->sent++ % SLOTS];
     const size_t           small = cr_feed_small_bytes(p), image_bytes = p->region_bytes[CR_REGION_INPUT] - small;
@@ -153,7 +148,7 @@ cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, cons
         CR_TRY(async->event_record(device, CR_STREAM_COMPUTE, ring->images_read));
     ring->image_bytes = image_bytes;
     CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, ring->images_read));
-    CR_TRY(send_images(device, decoded, images, image_bytes, input));
+    CR_TRY(send_images(device, feed, images, image_bytes, input));
     CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, s->moved));
     if (small) CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, s->small, s->host, small));
     CR_TRY(async->event_record(device, CR_STREAM_TO_DEVICE, s->arrived));

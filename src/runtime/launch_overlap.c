@@ -47,16 +47,12 @@ static const struct early_inputs {
                                        IN(qconv_pair, first_coeffs)},
 };
 
-static bool overlap(const struct cr_tensor *a, const struct cr_tensor *b) {
-    return a->region == b->region && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
-}
-
 /* Op `writer` writes one of these inputs of `op`; the workspace counts as written. */
 static bool writes(const struct cr_program *p, const struct cr_op *writer, const struct cr_op *op, unsigned inputs) {
     int ids[CR_OP_IDS_MAX], n = cr_op_writes(writer, ids);
     for (int s = 0; s < CR_OP_IN_MAX; s++)
         for (int k = 0; (inputs & 1u << s) && op->in[s] >= 0 && k < n; k++)
-            if (overlap(&p->tensor[ids[k]], &p->tensor[op->in[s]])) return true;
+            if (cr_tensors_overlap(&p->tensor[ids[k]], &p->tensor[op->in[s]])) return true;
     return false;
 }
 

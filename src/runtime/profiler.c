@@ -236,12 +236,11 @@ static void add_kinds(const struct cr_profile *p, struct cr_text *out) {
     }
 }
 
-/* The name of the op's algorithm or weight format between `before` and `after`, if it has one. */
-static void add_algo(const struct cr_profile *p, const struct cr_op *op, const char *before, const char *after,
-                     struct cr_text *out) {
+/* " (NAME)" of the op's algorithm or weight format, if it has one. */
+static void add_algo(const struct cr_profile *p, const struct cr_op *op, struct cr_text *out) {
     struct cr_text name = {0};
     cr_device_algo_name(p->device, p->program, op, &name);
-    if (name.data) cr_text_add(out, "%s%s%s", before, name.data, after);
+    if (name.data) cr_text_add(out, " (%s)", name.data);
     cr_text_free(&name);
 }
 
@@ -276,7 +275,7 @@ void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
         add_numbers(p, &p->op[i], out);
         cr_text_add(out, "  %-24s %-18s %s", cr_exec_kernel_name(p->exec, p->op[i].op), cr_op_info(op->kind)->name,
                     layer_of(p->program, op));
-        add_algo(p, op, " (", ")", out);
+        add_algo(p, op, out);
         cr_text_add(out, "\n");
     }
     add_kinds(p, out);

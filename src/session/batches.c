@@ -70,11 +70,15 @@ cr_status cr_session_run_next(struct cr_session *s, struct cr_loader *loader, st
     if (samples) *samples = b.count;
     if (b.count == 0) return CR_OK;
     if (b.scans) status = cr_session_jpeg_decode(s, loader, &b);
-    const struct cr_decoded decoded = {.decoder = s->jpeg, .scan = b.scans, .places = (int)b.count};
-    if (status == CR_OK)
-        status = b.scans         ? cr_exec_feed_decoded(exec, &decoded, b.images, b.labels, b.boxes, b.mixes)
-                 : b.page_locked ? cr_exec_feed_in_place(exec, b.images, b.labels, b.boxes, b.mixes)
-                                 : cr_exec_feed_mixed(exec, b.images, b.labels, b.boxes, b.mixes);
+    const struct cr_feed feed = {.images   = b.images,
+                                 .labels   = b.labels,
+                                 .boxes    = b.boxes,
+                                 .mixes    = b.mixes,
+                                 .in_place = b.page_locked,
+                                 .decoder  = b.scans ? s->jpeg : NULL,
+                                 .scan     = b.scans,
+                                 .places   = (int)b.count};
+    if (status == CR_OK) status = cr_exec_feed_batch(exec, &feed);
     cr_loader_release(loader, &b);
     CR_TRY(status);
     return cr_exec_run(exec, block);

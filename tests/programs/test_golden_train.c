@@ -151,7 +151,8 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
         make_batch(first_batch + step * parts + i, (int64_t)cr_prepare_bytes(&s->prepare_sizes[which / s->parts]),
                    pixels, labels);
         make_mixes(step, mixes);
-        CR_TRY(cr_exec_feed_mixed(s->train_exec[which], pixels, labels, NULL, mixes));
+        const struct cr_feed feed = {.images = pixels, .labels = labels, .mixes = mixes};
+        CR_TRY(cr_exec_feed_batch(s->train_exec[which], &feed));
         CR_TRY(cr_exec_run(s->train_exec[which], &block));
         CR_TRY(cr_exec_get(s->train_exec[which], s->train[which].metrics, metrics));
         *loss += (double)metrics[0] / (double)metrics[1] / parts;
@@ -206,7 +207,7 @@ static cr_status average_weights(struct cr_session *s, int64_t first_batch, int6
     cr_status status = cr_session_bn_begin(s, true, &bn);
     for (int64_t i = 0; status == CR_OK && i < 4; i++) {
         make_batch(first_batch + 100 + i, SIZE * SIZE * 3, pixels, labels);
-        status = cr_exec_feed_mixed(s->train_exec[0], pixels, labels, NULL, NULL);
+        status = cr_exec_feed(s->train_exec[0], pixels, labels, NULL);
         if (status == CR_OK) status = cr_exec_run(s->train_exec[0], &block);
         if (status == CR_OK) status = cr_session_bn_add(s, &bn);
     }

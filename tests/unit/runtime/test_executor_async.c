@@ -235,8 +235,8 @@ static void check_send(struct net *n, struct cr_feed_ring *ring, int64_t image_b
     void                   *host;
     memset(what, 0, sizeof what);
     whats = 0;
-    REQUIRE_OK(cr_feed_slot(n->device, ring, &host));
-    REQUIRE_OK(cr_feed_send(n->device, ring, &p, batch, NULL, input));
+    REQUIRE_OK(cr_feed_slot(n->device, ring, NULL, 0, &host));
+    REQUIRE_OK(cr_feed_send(n->device, ring, &p, batch, &(const struct cr_feed){0}, input));
     *strchr(what, 'p') = 0;
     CHECK_STR(what, want);
 }
@@ -298,9 +298,9 @@ TEST(images_are_copied_from_where_they_are) {
     REQUIRE(n.memory.ring && n.program.tensor[n.program.images].bytes == BYTES);
     for (int in_place = 0; in_place < 2; in_place++) {
         for (int i = 0; i < BYTES; i++) images[i] = (uint8_t)(i * 7 + in_place);
-        puts_noted = 0;
-        REQUIRE_OK(in_place ? cr_exec_feed_in_place(n.exec, images, labels, NULL, NULL)
-                            : cr_exec_feed_mixed(n.exec, images, labels, NULL, NULL));
+        puts_noted                = 0;
+        const struct cr_feed feed = {.images = images, .labels = labels, .in_place = in_place};
+        REQUIRE_OK(cr_exec_feed_batch(n.exec, &feed));
         CHECK_INT(puts_noted, 2); /* images, then the rest */
         CHECK((put_from[0] == images) == (in_place == 1) && put_from[1] != (const void *)labels);
         REQUIRE_OK(cr_exec_get(n.exec, n.program.images, got));
