@@ -80,26 +80,23 @@ static double median3(const double x[ROUNDS]) {
 }
 
 static cr_status measure_copies(struct copy_bench *b, double seconds[CR_COPY_TIMES]) {
-    static const int both[2] = {PIECES, PIECES}, small[2] = {SMALL_PIECES, 0}, only_out[2] = {PIECES, 0},
-                     only_in[2] = {0, PIECES};
-    double out[ROUNDS], in[ROUNDS], out_alone[ROUNDS], in_alone[ROUNDS], small_alone[ROUNDS], pair[2];
-    CR_TRY(time_copies(b, both, PIECE_BYTES, pair)); /* warm-up */
-    for (int i = 0; i < ROUNDS; i++) {
-        CR_TRY(time_copies(b, both, PIECE_BYTES, pair));
-        out[i] = pair[OUT];
-        in[i]  = pair[IN];
-        CR_TRY(time_copies(b, only_out, PIECE_BYTES, pair));
-        out_alone[i] = pair[OUT];
-        CR_TRY(time_copies(b, only_in, PIECE_BYTES, pair));
-        in_alone[i] = pair[IN];
-        CR_TRY(time_copies(b, small, SMALL_BYTES, pair));
-        small_alone[i] = pair[OUT];
-    }
-    seconds[CR_COPY_TO_HOST]   = median3(out);
-    seconds[CR_COPY_TO_DEVICE] = median3(in);
-    seconds[CR_COPY_OUT_ALONE] = median3(out_alone);
-    seconds[CR_COPY_IN_ALONE]  = median3(in_alone);
-    seconds[CR_COPY_SMALL]     = median3(small_alone);
+    static const struct { /* both by direction */
+        int               pieces[2];
+        enum cr_copy_time time[2];
+        size_t            bytes;
+    } runs[] = {{{PIECES, PIECES}, {CR_COPY_TO_HOST, CR_COPY_TO_DEVICE}, PIECE_BYTES},
+                {{PIECES, 0}, {CR_COPY_OUT_ALONE}, PIECE_BYTES},
+                {{0, PIECES}, {[IN] = CR_COPY_IN_ALONE}, PIECE_BYTES},
+                {{SMALL_PIECES, 0}, {CR_COPY_SMALL}, SMALL_BYTES}};
+    double took[CR_COPY_TIMES][ROUNDS], pair[2];
+    CR_TRY(time_copies(b, runs[0].pieces, PIECE_BYTES, pair)); /* warm-up */
+    for (int i = 0; i < ROUNDS; i++)
+        for (size_t k = 0; k < CR_COUNT(runs); k++) {
+            CR_TRY(time_copies(b, runs[k].pieces, runs[k].bytes, pair));
+            for (int d = 0; d < 2; d++)
+                if (runs[k].pieces[d]) took[runs[k].time[d]][i] = pair[d];
+        }
+    for (int t = 0; t < CR_COPY_TIMES; t++) seconds[t] = median3(took[t]);
     return CR_OK;
 }
 

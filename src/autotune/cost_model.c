@@ -66,14 +66,13 @@ static cr_status measure_all(struct cr_cost_table *c, const struct cr_program *p
 }
 
 /* For an offline device: the first kernel that accepts the op, with its roofline time. */
-static cr_status use_roofline(const struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *queried,
-                              struct cr_cost *out) {
+static void use_roofline(const struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *queried,
+                         struct cr_cost *out) {
     const struct cr_cost_model roofline = cr_device_cost_model(c->device);
     struct cr_op               op       = *queried;
     *out                                = (struct cr_cost){.kernel = CR_NONE};
-    if (!cr_kernel_find(c->device, p, &op, 0, &op.kernel)) return CR_OK;
-    *out = (struct cr_cost){.kernel = op.kernel, .seconds = cr_op_seconds(&roofline, p, &op)};
-    return CR_OK;
+    if (cr_kernel_find(c->device, p, &op, 0, &op.kernel))
+        *out = (struct cr_cost){.kernel = op.kernel, .seconds = cr_op_seconds(&roofline, p, &op)};
 }
 
 cr_status cr_cost_table_best(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op,
@@ -82,15 +81,13 @@ cr_status cr_cost_table_best(struct cr_cost_table *c, const struct cr_program *p
     cr_status      status = cr_cost_signature(c->device, p, op, &text);
     c->queried            = true;
     if (status == CR_OK && !cr_cost_best_known(c, text.data, out)) {
-        if (c->offline) {
-            status = use_roofline(c, p, op, out);
-            goto out;
+        if (c->offline)
+            use_roofline(c, p, op, out);
+        else if (!cr_cost_lock(c) || !cr_cost_best_known(c, text.data, out)) { /* no other process has measured it */
+            status = measure_all(c, p, op, text.data);
+            (void)cr_cost_best_known(c, text.data, out);
         }
-        if (cr_cost_lock(c) && cr_cost_best_known(c, text.data, out)) goto out; /* another process has measured it */
-        status = measure_all(c, p, op, text.data);
-        (void)cr_cost_best_known(c, text.data, out);
     }
-out:
     cr_text_free(&text);
     return status;
 }
@@ -172,10 +169,9 @@ static cr_status model_select(void *self, const struct cr_program *p, struct cr_
     struct cr_cost        best;
     bool                  several = false;
     if (op->kind != CR_OP_all_reduce) CR_TRY(has_candidates(c, p, op, &several));
-    if (!several) return cr_device_select(c->device, p, op, workspace);
-    CR_TRY(cr_cost_table_best(c, p, op, &best));
-    if (best.kernel < 0) return cr_device_select(c->device, p, op, workspace); /* sets the error message */
-    if (!still_accepts(c, p, op, &best)) return cr_device_select(c->device, p, op, workspace);
+    if (several) CR_TRY(cr_cost_table_best(c, p, op, &best));
+    if (!several || best.kernel < 0 || !still_accepts(c, p, op, &best)) /* without a kernel: sets the error message */
+        return cr_device_select(c->device, p, op, workspace);
     op->kernel = best.kernel;
     op->algo   = best.algo;
     return cr_device_workspace(c->device, p, op, workspace);
