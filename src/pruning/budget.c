@@ -108,8 +108,7 @@ static struct cr_prune_layer *find_layer(struct cr_prune *prune, const char *lab
     char       *end;
     const long  number = strtol(name, &end, 10);
     if (end != name && !*end) return number >= 1 && number <= prune->layers ? &prune->layer[number - 1] : NULL;
-    size_t length = strlen(name), suffix = strlen(".weight");
-    if (length > suffix && strcmp(name + length - suffix, ".weight") == 0) length -= suffix;
+    const size_t length = strlen(name) - (cr_ends_with(name, ".weight") ? strlen(".weight") : 0);
     for (int l = 0; l < prune->layers; l++)
         if (strlen(prune->layer[l].name) == length && strncmp(prune->layer[l].name, name, length) == 0)
             return &prune->layer[l];
@@ -164,10 +163,10 @@ static cr_status set_layers(struct cr_prune *prune, const struct table *t, int64
 }
 
 cr_status cr_prune_budget(struct cr_prune *prune, const char *path) {
-    struct table t       = {0};
-    int64_t     *line_of = cr_alloc((size_t)CR_MAX(prune->layers, 1), sizeof *line_of);
+    struct table t = {0};
+    int64_t     *line_of;
     cr_status    status;
-    if (!line_of) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: budget of %d layers", prune->layers);
+    CR_ALLOC_OUT(line_of, (size_t)prune->layers);
     CR_TRY_OUT(read_table(path, &t));
     CR_TRY_OUT(check_header(prune, &t));
     CR_TRY_OUT(choose_column(prune, &t));

@@ -15,12 +15,8 @@ struct units {
     bool    contiguous; /* the elements of a unit are contiguous */
 };
 
-static int64_t filter_elems(const struct cr_param *q) {
-    return q->dim[1] * q->dim[2] * q->dim[3];
-}
-
 static struct units units_of(const struct cr_prune *prune, const struct cr_param *q) {
-    const int64_t filter = filter_elems(q);
+    const int64_t filter = q->dim[1] * q->dim[2] * q->dim[3];
     int64_t       outputs, inputs;
     switch (prune->config->prune.pattern) {
     case CR_PRUNE_PATTERN_BLOCK:
@@ -144,10 +140,7 @@ static uint32_t find_digit(const int64_t sum[DIGITS], int64_t *left) {
 }
 
 static void prune_unit(const struct cr_param *q, const struct units *units, int64_t u, uint8_t *mask) {
-    for (int64_t i = 0; i < units->elems; i++) {
-        const int64_t at = q->offset + unit_element(units, u, i);
-        mask[at / 8] &= (uint8_t) ~(1u << (at % 8));
-    }
+    for (int64_t i = 0; i < units->elems; i++) cr_mask_set(mask, q->offset + unit_element(units, u, i), false);
 }
 
 /* Prunes all units with a key below `limit`, and units with the key `limit` up to `left` elements. */
@@ -222,7 +215,7 @@ static int64_t target_of(const struct cr_prune *prune, int first, int end, doubl
 cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *value, uint8_t *mask) {
     struct choice c      = {.prune = prune};
     cr_status     status = CR_OK;
-    CR_ALLOC(c.key, (size_t)CR_MAX(prune->layers, 1));
+    CR_ALLOC(c.key, (size_t)prune->layers);
     cr_prune_recount(prune, mask);
     for (int l = 0; l < prune->layers; l++)
         if (!prune->layer[l].dense)
@@ -259,7 +252,7 @@ cr_status cr_prune_draw(const struct cr_param_store *store, const struct cr_conf
     cr_status       status;
     *mask = NULL;
     CR_TRY_OUT(cr_prune_open(store, config, &prune));
-    CR_ALLOC(value, (size_t)(store->value_elems + store->running_elems));
+    CR_ALLOC_OUT(value, (size_t)(store->value_elems + store->running_elems));
     CR_ALLOC_OUT(*mask, bytes);
     memset(*mask, 0xff, bytes);
     cr_param_store_init_host(store, config, value, value + store->value_elems);

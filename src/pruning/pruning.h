@@ -60,6 +60,10 @@ void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, floa
 static inline bool cr_mask_bit(const uint8_t *mask, int64_t i) {
     return mask[i / 8] >> (i % 8) & 1;
 }
+static inline void cr_mask_set(uint8_t *mask, int64_t i, bool on) {
+    const unsigned bit = 1u << (i % 8);
+    mask[i / 8]        = (uint8_t)(on ? mask[i / 8] | bit : mask[i / 8] & ~bit);
+}
 /* Number of pruned elements of a parameter. */
 int64_t cr_prune_count(const struct cr_param *param, const uint8_t *mask);
 

@@ -13,11 +13,6 @@ struct layer {
     int64_t      elems;
 };
 
-static void set_bit(uint8_t *bits, int64_t i, bool on) {
-    const unsigned bit = 1u << (i % 8);
-    bits[i / 8]        = (uint8_t)(on ? bits[i / 8] | bit : bits[i / 8] & ~bit);
-}
-
 /* An integer that increases with the magnitude. */
 static uint32_t key_of(float score) {
     uint32_t bits;
@@ -50,7 +45,7 @@ static void flip(const struct layer *a, bool on, int64_t count, bool largest, in
         const uint32_t key    = key_of(a->score[i]);
         bool           chosen = !none && (key > limit || (key == limit && left > 0));
         if (!none && key == limit) left--;
-        if (chosen == largest) set_bit(a->bits, i, !on);
+        if (chosen == largest) cr_mask_set(a->bits, i, !on);
     }
 }
 

@@ -73,15 +73,14 @@ static const char *mismatch(struct cr_prune *prune, const struct cr_param *q) {
 
 static cr_status list_layers(struct cr_prune *prune) {
     const struct cr_param_store *store = prune->store;
-    CR_ARENA_ALLOC(&prune->arena, prune->layer, (size_t)CR_MAX(store->params, 1));
+    CR_ARENA_ALLOC(&prune->arena, prune->layer, (size_t)store->params);
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) continue;
-        const size_t           length = strlen(q->name), suffix = strlen(".weight");
-        const bool             usual = length > suffix && strcmp(q->name + length - suffix, ".weight") == 0;
-        const int              shown = (int)(usual ? length - suffix : length);
-        struct cr_prune_layer *layer = &prune->layer[prune->layers++];
-        *layer = (struct cr_prune_layer){.name  = cr_arena_printf(&prune->arena, "%.*s", shown, q->name),
+        const size_t           suffix = cr_ends_with(q->name, ".weight") ? strlen(".weight") : 0;
+        const size_t           length = strlen(q->name) - suffix;
+        struct cr_prune_layer *layer  = &prune->layer[prune->layers++];
+        *layer = (struct cr_prune_layer){.name  = cr_arena_printf(&prune->arena, "%.*s", (int)length, q->name),
                                          .param = i,
                                          .elems = q->elems,
                                          .dense = mismatch(prune, q)};

@@ -327,14 +327,6 @@ int64_t cr_shrink_width(const struct cr_shrink *s, const struct cr_param_store *
     return width;
 }
 
-static void copy_bit(const uint8_t *from, int64_t i, uint8_t *to, int64_t at) {
-    const unsigned bit = 1u << (at % 8);
-    if (cr_mask_bit(from, i))
-        to[at / 8] |= (uint8_t)bit;
-    else
-        to[at / 8] &= (uint8_t)~bit;
-}
-
 static void copy_param(const struct cr_shrink *s, int tensor, const struct cr_param *q,
                        const struct cr_shrink_buffers *from, const struct cr_param *small,
                        const struct cr_shrink_buffers *to) {
@@ -346,7 +338,7 @@ static void copy_param(const struct cr_shrink *s, int tensor, const struct cr_pa
         const int64_t at = small->offset + used++;
         CR_ASSERT(used <= small->elems);
         (running ? to->running : to->value)[at] = (running ? from->running : from->value)[q->offset + i];
-        if (!running && from->mask) copy_bit(from->mask, q->offset + i, to->mask, at);
+        if (!running && from->mask) cr_mask_set(to->mask, at, cr_mask_bit(from->mask, q->offset + i));
     }
     CR_ASSERT(used == small->elems);
 }

@@ -65,7 +65,7 @@ cr_status cr_search_take(struct cr_search_state *s, struct cr_search_list *out) 
         least = s->cell[i].loss;
         count++;
     }
-    *out = (struct cr_search_list){.point = cr_alloc((size_t)CR_MAX(count, 1), sizeof *out->point)};
+    *out = (struct cr_search_list){.point = cr_alloc((size_t)count, sizeof *out->point)};
     if (!out->point) return CR_NO_MEMORY((size_t)count * sizeof *out->point);
     for (int i = s->first; i <= s->last; i++)
         if (isfinite(s->cell[i].loss)) out->point[out->count++] = s->cell[i];
@@ -88,7 +88,7 @@ static double shorten(struct cr_search_list *l, int most) {
 }
 
 cr_status cr_search_copy_list(const struct cr_search_list *from, struct cr_search_list *to) {
-    *to = (struct cr_search_list){cr_alloc((size_t)CR_MAX(from->count, 1), sizeof *to->point), from->count};
+    *to = (struct cr_search_list){cr_alloc((size_t)from->count, sizeof *to->point), from->count};
     if (!to->point) return CR_NO_MEMORY((size_t)from->count * sizeof *to->point);
     if (from->count) memcpy(to->point, from->point, (size_t)from->count * sizeof *to->point);
     return CR_OK;
