@@ -17,11 +17,11 @@ void cr_verify_finalize_moments(const struct cr_verify_moments *f, double want[C
                                 double error[CR_VERIFY_BN_NUMBERS]) {
     const double M = (double)f->attr->count, m = (double)f->attr->momentum, eps = (double)f->attr->eps, k = f->k;
     const double mean = f->mean, raw = f->var, var = raw < 0 ? 0 : raw, d_sum = f->mean_error, d_var = f->var_error;
-    const double rstd = 1 / sqrt(var + eps), scale = f->gamma * rstd, unbias = M / largest(M - 1, 1);
+    const double rstd = 1 / sqrt(var + eps), scale = f->gamma * rstd, unbias = M / CR_MAX(M - 1, 1);
     const bool   moves  = isfinite(mean) && isfinite(var);
     const double d_mean = d_sum + k * fabs(mean);
-    const double high = 1 / sqrt(largest(raw - d_var, 0) + eps), low = 1 / sqrt(largest(raw + d_var, 0) + eps);
-    const double d_rstd  = largest(high - rstd, rstd - low) + k * rstd,
+    const double high = 1 / sqrt(CR_MAX(raw - d_var, 0) + eps), low = 1 / sqrt(CR_MAX(raw + d_var, 0) + eps);
+    const double d_rstd  = CR_MAX(high - rstd, rstd - low) + k * rstd,
                  d_scale = fabs(f->gamma) * d_rstd + k * fabs(scale);
 
     want[CR_VERIFY_BN_MEAN]         = mean;
@@ -54,7 +54,7 @@ static void put(struct cr_verify_expected *e, int slot, int64_t i, double want, 
 
 static cr_status make_slack(struct cr_verify_expected *e, int first, int last) {
     for (int s = first; s <= last; s++)
-        if (e->elems[s]) CR_TRY(cr_verify_array(e, s, &e->slack[s]));
+        if (e->elems[s]) CR_TRY(cr_verify_array(e, s, e->slack));
     return CR_OK;
 }
 

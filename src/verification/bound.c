@@ -6,7 +6,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 /* ---- closed forms ---- */
 
@@ -55,19 +54,14 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
     }
 }
 
-/* With class weights, focal loss or binary cross-entropy, kernels compute in FP64: a focal loss needs the digits
- * of 1-p. The loss is then a sum of positive terms, and only the result is rounded. */
-static void closed_weighted_loss(const struct cr_verify_values *v, double *const scale[]) {
-    scale[CR_OUT_loss_metrics][0] = fabs(v->want[CR_OUT_loss_metrics][0]);
-    for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */
-}
-static void closed_weighted_loss_grad(const struct cr_verify_values *v, double *const scale[]) {
-    const int64_t n = cr_tensor_elems(&v->program->tensor[v->op->out[CR_OUT_loss_grad_dx]]);
-    for (int64_t i = 0; i < n; i++) scale[CR_OUT_loss_grad_dx][i] = fabs(v->want[CR_OUT_loss_grad_dx][i]);
+/* A = |output| of an op with one output. */
+static void closed_magnitude(const struct cr_verify_values *v, double *const scale[]) {
+    for (int64_t i = 0; i < elems(v->program, v->op->out[0]); i++) scale[0][i] = fabs(v->want[0][i]);
 }
 
 /* The loss is log(sum exp(l - max)) plus max - target. Both depend on differences from max, so errors are relative to
- * these differences and not to max. */
+ * these differences and not to max. With class weights, focal loss or binary cross-entropy, kernels compute in FP64: a
+ * focal loss needs the digits of 1-p. The loss is then a sum of positive terms, and only the result is rounded. */
 static void closed_loss(const struct cr_verify_values *v, double *const scale[]) {
     const double  *logits = v->in[CR_IN_loss_logits], *before = v->in[CR_IN_loss_metrics];
     const int32_t *label = v->in[CR_IN_loss_labels];
@@ -75,7 +69,7 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
     const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
     double         sum = fabs(before[0]);
     if (!cr_loss_is_plain(v->op)) {
-        closed_weighted_loss(v, scale);
+        scale[CR_OUT_loss_metrics][0] = fabs(v->want[CR_OUT_loss_metrics][0]); /* the others are counts */
         return;
     }
     for (int64_t n = 0; n < N; n++) {
@@ -84,13 +78,12 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
         for (int64_t j = 0; j < K; j++) {
             const double l = logits[n * K + j];
             if (!isfinite(l)) continue; /* compared by position only */
-            top    = largest(top, l);
-            bottom = -largest(-bottom, -l);
+            top    = CR_MAX(top, l);
+            bottom = CR_MIN(bottom, l);
         }
-        sum += largest(top - bottom, 0) + log((double)K) + 1;
+        sum += CR_MAX(top - bottom, 0) + log((double)K) + 1;
     }
     scale[CR_OUT_loss_metrics][0] = sum;
-    for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */
 }
 
 /* A kernel that follows the rounding rule exactly (CR_MATH_EXACT, u = 0) has equal outputs. Others may add the bias
@@ -119,10 +112,11 @@ static void closed_loss_grad(const struct cr_verify_values *v, double *const sca
     const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
     const double   factor = cr_verify_loss_grad_factor(v), smooth = v->op->attr.loss.smoothing;
     if (!cr_loss_is_plain(v->op)) {
-        closed_weighted_loss_grad(v, scale);
+        closed_magnitude(v, scale);
         return;
     }
     for (int64_t n = 0; n < N; n++) {
+        if (label[n] < 0 || label[n] >= K) continue;
         const double  *l = logits + n * K;
         double        *A = scale[CR_OUT_loss_grad_dx] + n * K;
         const int32_t *mix =
@@ -139,9 +133,7 @@ static void closed_loss_grad(const struct cr_verify_values *v, double *const sca
         for (int64_t j = 0; j < K; j++) {
             const double p = exp(l[j] - top) / sum, target = smooth / (double)K + (j == label[n] ? 1 - smooth : 0);
             const double mixed = j == other ? 1 - smooth : 0; /* upper bound of the partner's part of a mixed label */
-            A[j]               = label[n] < 0 || label[n] >= K
-                                     ? 0
-                                     : factor * (target + mixed + (p > 0 ? p * (1 + (top - l[j]) + drift / sum) : 0));
+            A[j]               = factor * (target + mixed + (p > 0 ? p * (1 + (top - l[j]) + drift / sum) : 0));
         }
     }
 }
@@ -150,7 +142,6 @@ static void closed_loss_grad(const struct cr_verify_values *v, double *const sca
 static void closed_grad_norm(const struct cr_verify_values *v, double *const scale[]) {
     const double *want              = v->want[CR_OUT_grad_norm_norm];
     scale[CR_OUT_grad_norm_norm][0] = want[1] != 0 ? CR_VERIFY_UNUSED : want[0];
-    scale[CR_OUT_grad_norm_norm][1] = 0;
 }
 
 /* ---- runs on magnitudes ---- */
@@ -262,8 +253,6 @@ static void closed_update(const struct cr_verify_values *v, double *const scale[
     struct update                m     = update_of(v, scale);
     const double                 lr    = m.lr;
     const bool                   adam  = v->op->kind != CR_OP_lars;
-    for (int s = 0; s < (adam ? CR_OUTS_adamw : CR_OUTS_lars); s++)
-        if (scale[s]) memset(scale[s], 0, (size_t)elems(v->program, v->op->out[s]) * sizeof *scale[s]);
     if (in_at(v, CR_IN_sgd_norm, 1) != 0) return;
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q     = &store->param[k];
@@ -287,7 +276,6 @@ static void closed_lamb_norms(const struct cr_verify_values *v, double *const sc
     const struct cr_param_store *store = v->program->store;
     const struct update          m     = update_of(v, scale);
     const bool                   good  = in_at(v, CR_IN_lamb_norms_norm, 1) == 0;
-    memset(scale[0], 0, (size_t)elems(v->program, v->op->out[0]) * sizeof *scale[0]);
     for (int k = 0; k < store->params && good; k++) {
         const struct cr_param *q     = &store->param[k];
         const double           decay = q->decay ? (double)v->step->weight_decay : 0;
@@ -315,7 +303,6 @@ static void closed_distill(const struct cr_verify_values *v, double *const scale
                  *before = v->in[CR_IN_distill_metrics], *want = v->want[CR_OUT_distill_metrics];
     const int64_t N                  = dim(v->program, v->op->in[CR_IN_distill_logits], 0);
     scale[CR_OUT_distill_metrics][0] = added(want[0], part * before[0], (double)N * least);
-    for (int i = 1; i < 4; i++) scale[CR_OUT_distill_metrics][i] = 0; /* copies of counts */
 }
 
 static void closed_distill_grad(const struct cr_verify_values *v, double *const scale[]) {
@@ -374,7 +361,7 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_lars]               = {.closed = closed_update},
     [CR_OP_lamb]               = {.closed = closed_update},
     [CR_OP_lamb_norms]         = {.closed = closed_lamb_norms},
-    [CR_OP_muon_direction]     = {.closed = cr_verify_closed_muon, .epilogue = cr_verify_epilogue_muon},
+    [CR_OP_muon_direction]     = {.closed = closed_magnitude, .epilogue = cr_verify_epilogue_muon},
     [CR_OP_muon]               = {.closed = closed_update},
     [CR_OP_ema]                = {.closed = closed_ema},
     /* knowledge distillation */

@@ -6,10 +6,6 @@
 
 #include <math.h>
 
-static inline double largest(double a, double b) {
-    return a > b ? a : b;
-}
-
 static inline double or_zero(double x) {
     return isfinite(x) ? x : 0;
 }

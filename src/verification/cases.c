@@ -46,7 +46,7 @@ enum cr_verify_mask_bit cr_verify_mask_bit_at(const struct cr_verify_mask *g, in
 }
 
 cr_status cr_verify_apply_mask(const struct cr_verify_mask *g, struct cr_verify_expected *e, int slot) {
-    CR_TRY(cr_verify_array(e, slot, &e->slack[slot]));
+    CR_TRY(cr_verify_array(e, slot, e->slack));
     CR_TRY(cr_verify_alternatives(e, slot));
     double *want = e->want[slot], *A = e->scale[slot], *slack = e->slack[slot];
     for (int64_t i = 0; i < e->elems[slot]; i++) {
@@ -98,7 +98,7 @@ static cr_status pooled_make(const struct cr_verify_values *v, int dy, int index
 static cr_status grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *e,
                            const struct cr_verify_mask *g, const double *G, const double *mean_rstd) {
     const int64_t C = g->C, n = cr_tensor_elems(tensor_of(v->original, v->op->in[g->slot]));
-    CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
+    CR_TRY(cr_verify_array(e, 0, e->slack));
     for (int64_t i = 0; i < n; i++) {
         const int64_t                 c   = i % C;
         const enum cr_verify_mask_bit bit = cr_verify_mask_bit_at(g, i, c);
@@ -121,7 +121,7 @@ static cr_status grad_sums(const struct cr_verify_values *v, struct cr_verify_ex
 static cr_status grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *e,
                             const struct cr_verify_mask *g, const double *G, bool magnitudes, const double *coeffs) {
     const int64_t C = g->C, n = cr_tensor_elems(tensor_of(v->original, v->op->in[g->slot]));
-    CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
+    CR_TRY(cr_verify_array(e, 0, e->slack));
     CR_TRY(cr_verify_alternatives(e, 0));
     for (int64_t i = 0; i < n; i++) {
         const int64_t                 c   = i % C;
@@ -190,9 +190,9 @@ out:
 
 /* Returns whether the sum of these terms is exact in f32. The terms are those of x*scale + bias + add in the order of
  * bn_apply. */
-static bool apply_is_exact(const double *term, int terms) {
+static bool apply_is_exact(const double term[4]) {
     double sum = 0;
-    for (int k = 0; k < terms; k++) {
+    for (int k = 0; k < 4; k++) {
         sum += term[k];
         if (!is_float(term[k]) || !is_float(sum)) return false;
     }
@@ -207,7 +207,7 @@ static enum cr_verify_mask_bit apply_sign(const struct cr_verify_values *v, int6
     if (in[CR_IN_bn_apply_add] >= 0) term[2] = in[CR_IN_bn_apply_add_scale_bias] >= 0 ? add[i] * ak[c] : add[i];
     if (in[CR_IN_bn_apply_add] >= 0 && in[CR_IN_bn_apply_add_scale_bias] >= 0) term[3] = ak[C + c];
     const double pre = term[0] + term[1] + term[2] + term[3];
-    if (tensor_of(v->original, in[CR_IN_bn_apply_x])->dtype == CR_F64 || apply_is_exact(term, 4)) return sign(pre, 0);
+    if (tensor_of(v->original, in[CR_IN_bn_apply_x])->dtype == CR_F64 || apply_is_exact(term)) return sign(pre, 0);
     /* a value above 0 that rounds to 0 may have its bit set or not */
     const double size = fabs(term[0]) + fabs(term[1]) + fabs(term[2]) + fabs(term[3]);
     return sign(pre, 2 * CR_VERIFY_AFFINE * size +
@@ -219,7 +219,7 @@ cr_status cr_verify_epilogue_bn_apply(const struct cr_verify_values *v, struct c
     const int slot = CR_OUT_bn_apply_mask;
     if (v->op->out[slot] < 0) return CR_OK;
     const int64_t C = tensor_of(v->original, v->op->in[CR_IN_bn_apply_x])->dim[3];
-    CR_TRY(cr_verify_array(e, slot, &e->slack[slot]));
+    CR_TRY(cr_verify_array(e, slot, e->slack));
     e->bits[slot] = true;
     for (int64_t i = 0; i < 8 * e->elems[slot]; i++)
         if (apply_sign(v, i, i % C, C) == CR_VERIFY_UNSURE) e->slack[slot][i / 8] += (double)(1u << i % 8);

@@ -110,7 +110,7 @@ cr_status cr_verify_epilogue_gram(const struct cr_verify_values *v, struct cr_ve
     r.rows    = (r.H - 1) / r.stride + 1;
     r.columns = (r.W - 1) / r.stride + 1;
     r.count   = dims[0] * r.rows * r.columns;
-    CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
+    CR_TRY(cr_verify_array(e, 0, e->slack));
     CR_ALLOC(memory, (size_t)(C * (2 * C + 10)));
     const struct pixel_values q      = {.a       = memory,
                                         .off     = memory + C,
@@ -343,7 +343,7 @@ cr_status cr_verify_epilogue_gram_bn_grad(const struct cr_verify_values *v, stru
                          v->op->in[CR_IN_gram_bn_grad_grad_sums] >= 0 ? v->in[CR_IN_gram_bn_grad_grad_sums] : NULL,
                      .dtype = tensor_of(v->original, v->op->in[CR_IN_gram_bn_grad_w])->dtype,
                      .k     = roundings(v)};
-    CR_TRY(cr_verify_array(e, CR_OUT_gram_bn_grad_factor_bias, &e->slack[CR_OUT_gram_bn_grad_factor_bias]));
+    CR_TRY(cr_verify_array(e, CR_OUT_gram_bn_grad_factor_bias, e->slack));
     CR_ALLOC(q.h, (size_t)q.s.K);
     for (int64_t k = 0; k < q.s.K; k++) q.h[k] = channel_of(&q, k);
     for (int64_t k = 0; k < q.s.K; k++) put_channel(&q, k);

@@ -269,7 +269,7 @@ static cr_status run(struct head *h, double *memory) {
     h->dz = h->feature_error + NC, h->dz_error = h->dz + NC;
     h->g = h->dz_error + NC, h->g_error = h->g + NK, h->logit_error = h->g_error + NK;
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        if (h->e->elems[s]) CR_TRY(cr_verify_array(h->e, s, &h->e->slack[s]));
+        if (h->e->elems[s]) CR_TRY(cr_verify_array(h->e, s, h->e->slack));
     h->factor = loss_factor(h);
     features(h);
     logits(h);

@@ -15,14 +15,13 @@
 #include <math.h>
 
 cr_status cr_verify_array(const struct cr_verify_expected *e, int slot, double **array) {
-    if (*array) return CR_OK;
-    CR_ALLOC(*array, (size_t)e->elems[slot]);
+    if (!array[slot]) CR_ALLOC(array[slot], (size_t)e->elems[slot]);
     return CR_OK;
 }
 
 cr_status cr_verify_alternatives(struct cr_verify_expected *e, int slot) {
     if (e->alternative[slot]) return CR_OK;
-    CR_TRY(cr_verify_array(e, slot, &e->alternative[slot]));
+    CR_TRY(cr_verify_array(e, slot, e->alternative));
     for (int64_t i = 0; i < e->elems[slot]; i++) e->alternative[slot][i] = NAN;
     return CR_OK;
 }
@@ -197,7 +196,7 @@ cr_status cr_verify_epilogue_maxpool(const struct cr_verify_values *v, struct cr
                                  .data       = v->in[CR_IN_maxpool_x],
                                  .scale_bias = v->in[CR_IN_maxpool_scale_bias]};
     const int            taps = v->op->attr.conv.window * v->op->attr.conv.window;
-    CR_TRY(cr_verify_array(e, y, &e->slack[y]));
+    CR_TRY(cr_verify_array(e, y, e->slack));
     for (int64_t i = 0; i < e->elems[y]; i++) {
         e->slack[y][i] = pool_slack(&q, i, taps, e->want[y][i]);
         if (v->op->out[index] >= 0 && other_can_win(&q, i, taps, (int)e->want[index][i]))

@@ -234,7 +234,7 @@ double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     case CR_OP_relu_grad: return n * unit * largest_operand(v); /* rstd is an operand */
     case CR_OP_grad_norm: {
         const double scale = in_at(v, CR_IN_grad_norm_state, CR_STATE_LOSS_SCALE);
-        return n * unit * largest(1, 1 / (scale * scale));
+        return n * unit * CR_MAX(1, 1 / (scale * scale));
     }
     default: return n * unit;
     }
@@ -247,7 +247,7 @@ static double half_step(double x, int bits, double least) {
     memcpy(&word, &x, sizeof word);
     word &= (uint64_t)0x7ff << 52;
     memcpy(&x, &word, sizeof x);
-    return largest(x * (1.0 / (double)((uint64_t)1 << bits)), least);
+    return CR_MAX(x * (1.0 / (double)((uint64_t)1 << bits)), least);
 }
 
 double cr_verify_half_ulp(enum cr_dtype dtype, double x) {

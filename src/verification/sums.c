@@ -77,9 +77,9 @@ static cr_status compute_sums(const struct cr_verify_values *v, struct cr_verify
     const int64_t           C = values->dim[3], n = e->elems[q.of];
     struct sum             *s;
     double                  factors = 0;
-    CR_TRY(cr_verify_array(e, q.slot, &e->noise[q.slot]));
-    CR_TRY(cr_verify_array(e, q.slot, &e->pull[q.slot]));
-    CR_TRY(cr_verify_array(e, q.slot, &e->slack[q.slot]));
+    CR_TRY(cr_verify_array(e, q.slot, e->noise));
+    CR_TRY(cr_verify_array(e, q.slot, e->pull));
+    CR_TRY(cr_verify_array(e, q.slot, e->slack));
     CR_TRY(cr_verify_alternatives(e, q.slot));
     CR_ALLOC(s, (size_t)(2 * C));
     for (int64_t i = 0; i < n; i++) sums_add(&q, e, values->dtype, C, i, s + 2 * (i % C));
@@ -106,7 +106,7 @@ static cr_status allow_rounding(const struct cr_verify_values *v, struct cr_veri
     const bool              rounds_sum = (v->relaxations & CR_RELAXED_ROUNDED_SUM) && v->op->in[add] >= 0;
     const bool half_bias = (v->relaxations & CR_RELAXED_HALF_BIAS) && bias != CR_NONE && v->op->in[bias] >= 0;
     if (y->dtype == CR_F64 || (!rounds_sum && !half_bias)) return CR_OK;
-    CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
+    CR_TRY(cr_verify_array(e, 0, e->slack));
     for (int64_t i = 0; i < e->elems[0]; i++) {
         const double b   = bias == CR_NONE ? 0 : size_at(v, bias, i % y->dim[3]),
                      sum = fabs(e->want[0][i]) + size_at(v, add, i) + b;
@@ -123,7 +123,7 @@ static cr_status allow_rounding(const struct cr_verify_values *v, struct cr_veri
 static cr_status relu_and_mask(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const int           y = CR_OUT_conv_y, mask = CR_OUT_conv_mask;
     const enum cr_dtype dtype = tensor_of(v->original, v->op->out[y])->dtype;
-    CR_TRY(cr_verify_array(e, mask, &e->slack[mask]));
+    CR_TRY(cr_verify_array(e, mask, e->slack));
     e->bits[mask] = true;
     for (int64_t i = 0; i < e->elems[mask]; i++) {
         unsigned bits = 0, ignored = 0;
@@ -175,7 +175,7 @@ static cr_status round_first(const struct cr_verify_values *v, struct cr_verify_
     const struct cr_tensor *y = tensor_of(v->original, v->op->out[Y]);
     const double           *w = v->in[CR_IN_conv_pair_w];
     const int64_t           K = y->dim[3], C = tensor_of(v->original, v->op->in[CR_IN_conv_pair_w])->dim[3];
-    CR_TRY(cr_verify_array(e, Y, &e->slack[Y]));
+    CR_TRY(cr_verify_array(e, Y, e->slack));
     for (int64_t i = 0; i < e->elems[Y] / K * C; i++) {
         const int64_t pixel = i / C, c = i % C;
         double        scale;
@@ -195,7 +195,7 @@ static cr_status round_shortcut(const struct cr_verify_values *v, struct cr_veri
     const double           *x = v->in[CR_IN_conv_pair_shortcut_x], *w = v->in[CR_IN_conv_pair_shortcut_w],
                  *bias = v->in[CR_IN_conv_pair_shortcut_bias];
     const int64_t K = y->dim[3], C = tensor_of(v->original, v->op->in[CR_IN_conv_pair_shortcut_w])->dim[3];
-    if (!e->slack[Y]) CR_TRY(cr_verify_array(e, Y, &e->slack[Y]));
+    CR_TRY(cr_verify_array(e, Y, e->slack));
     for (int64_t i = 0; i < e->elems[Y]; i++) {
         double sum = bias[i % K], scale = fabs(sum);
         for (int64_t c = 0; c < C; c++) {
@@ -217,7 +217,7 @@ cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct 
     const struct cr_tensor *y    = tensor_of(v->original, v->op->out[Y]);
     const double           *next = v->in[CR_IN_conv_pair_next_w];
     const int64_t           K = y->dim[3], L = e->elems[Z] / (e->elems[Y] / K);
-    CR_TRY(cr_verify_array(e, Z, &e->slack[Z]));
+    CR_TRY(cr_verify_array(e, Z, e->slack));
     for (int64_t i = 0; i < e->elems[Z]; i++) {
         const double *want = e->want[Y] + i / L * K, *scale = e->scale[Y] + i / L * K, *w = next + i % L * K;
         for (int64_t k = 0; k < K; k++) {

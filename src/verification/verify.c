@@ -53,7 +53,7 @@ static size_t f64_offset(const struct cr_param_store *from, const struct cr_para
 }
 
 static cr_status ref_run_tensors(struct ref_run *t, const struct cr_program *program) {
-    CR_ALLOC(t->tensor, (size_t)CR_MAX(program->tensors, 1));
+    CR_ALLOC(t->tensor, (size_t)program->tensors);
     memcpy(t->tensor, program->tensor, (size_t)program->tensors * sizeof *t->tensor);
     t->program        = *program;
     t->program.tensor = t->tensor;
@@ -147,10 +147,8 @@ static cr_status run_reference(struct ref_run *t) {
     memcpy(call.out, t->out, sizeof call.out);
     for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = t->in[s];
     CR_TRY(cr_kernel_prepare(t->cpu, t->kernel, &t->program, &t->op, &call.prepared, &bytes));
-    if (bytes) {
-        call.workspace = cr_alloc(bytes, 1);
-        if (!call.workspace) CR_NO_MEMORY_OUT(bytes);
-    }
+    call.workspace = cr_alloc(bytes, 1);
+    if (!call.workspace) CR_NO_MEMORY_OUT(bytes);
     CR_TRY_OUT(t->kernel->launch(t->cpu, &call));
     CR_TRY_OUT(t->cpu->backend->sync(t->cpu));
 out:
@@ -232,7 +230,7 @@ static cr_status expected_scale(struct ref_run *t, const struct cr_verify_rule *
         CR_TRY(run_pass(t, rule, CR_VERIFY_FLIP, NULL));
         for (int s = 0; s < CR_OP_OUT_MAX; s++) {
             if (!expected->elems[s]) continue;
-            CR_TRY(cr_verify_array(expected, s, &expected->slack[s]));
+            CR_TRY(cr_verify_array(expected, s, expected->slack));
             for (int64_t i = 0; i < expected->elems[s]; i++)
                 expected->slack[s][i] = fmax(fabs(result_at(t, s, i)) - expected->scale[s][i], 0);
         }

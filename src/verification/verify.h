@@ -166,7 +166,7 @@ typedef cr_status cr_verify_epilogue(const struct cr_verify_values *v, struct cr
 struct cr_verify_hooks {
     /* Changes attributes and step block for the run on magnitudes (mean of normalize, sign of lr); may be NULL. */
     void (*adjust)(struct cr_op *op, struct cr_step_block *step);
-    /* Computes A; NULL if cr_verify_rule.magnitude is used. */
+    /* Computes A, which is 0 before; NULL if cr_verify_rule.magnitude is used. */
     void (*closed)(const struct cr_verify_values *v, double *const scale[]);
     /* Corrects A after the run on magnitudes; may be NULL. */
     void (*correct)(const struct cr_verify_values *v, double *const scale[]);
@@ -197,7 +197,7 @@ double cr_verify_largest(enum cr_dtype dtype); /* largest finite number */
 #define CR_VERIFY_AFFINE 0x1p-22
 /* Largest error of a kernel's x*scale + bias; 0 if f32 arithmetic is exact. */
 double cr_verify_affine_error(double x, double scale, double bias);
-/* Allocates *array for the elements of an output, zeroed, if it is NULL. */
+/* Allocates array[slot], one of those of `expected`, for the elements of an output, zeroed, if it is NULL. */
 CR_MUST cr_status cr_verify_array(const struct cr_verify_expected *expected, int slot, double **array);
 /* Allocates expected->alternative[slot], filled with NaN, if it is NULL. */
 CR_MUST cr_status cr_verify_alternatives(struct cr_verify_expected *expected, int slot);
@@ -256,6 +256,5 @@ cr_verify_epilogue cr_verify_epilogue_conv, cr_verify_epilogue_conv_pool, cr_ver
     cr_verify_epilogue_gram_dgrad, cr_verify_epilogue_muon, cr_verify_epilogue_head, cr_verify_epilogue_relu_grad,
     cr_verify_epilogue_maxpool, cr_verify_epilogue_bn_apply, cr_verify_epilogue_bn_grad_sums,
     cr_verify_epilogue_bn_grad_apply, cr_verify_epilogue_pool_bn_grad_sums, cr_verify_epilogue_pool_bn_grad_apply;
-void cr_verify_closed_muon(const struct cr_verify_values *v, double *const scale[]);
 
 #endif
