@@ -48,7 +48,7 @@ static void pair_entries(struct entry *from, int *count, struct entry *onto, int
 }
 
 static struct entry *make_entries(const char *const *names, int count) {
-    struct entry *list = cr_alloc((size_t)CR_MAX(count, 1), sizeof *list);
+    struct entry *list = cr_alloc((size_t)count, sizeof *list);
     for (int i = 0; list && i < count; i++) list[i] = (struct entry){names[i], i};
     return list;
 }
@@ -97,8 +97,7 @@ cr_status cr_class_match(const char *const *from, int count, const char *const *
     int             left = count, onto_left = onto_count;
     struct cr_arena arena  = {0};
     cr_status       status = CR_OK;
-    *out =
-        (struct cr_class_match){.to = cr_alloc((size_t)CR_MAX(count, 1), sizeof *out->to), .moved = -1, .respelt = -1};
+    *out = (struct cr_class_match){.to = cr_alloc((size_t)count, sizeof *out->to), .moved = -1, .respelt = -1};
     if (!a || !b || !out->to) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", count);
     const bool identical = are_identical(from, count, onto, onto_count);
     for (int i = 0; i < count; i++) out->to[i] = identical ? i : -1;

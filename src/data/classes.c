@@ -7,6 +7,7 @@
 cr_status cr_dataset_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                            struct cr_stored *out, int32_t *label) {
     *label = cr_dataset_label(dataset, sample);
+    *out   = (struct cr_stored){.exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
     return dataset->ops->fetch(dataset, cr_dataset_stored_as(dataset, sample), scratch, out);
 }
 

@@ -49,10 +49,8 @@ cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, s
     cr_status status    = open_kind(config, split, dataset);
     if (status == CR_OK) status = cr_dataset_edit(config, split, dataset);
     if (status == CR_OK) status = cr_dataset_alloc_logged(dataset);
-    if (status != CR_OK) {
-        cr_dataset_close(dataset);
-        return cr_error_forward(status, __FILE__, __LINE__);
-    }
+    if (status != CR_OK) cr_dataset_close(dataset);
+    CR_TRY(status);
     /* Count, classes and class names are hashed for all formats; each format adds what distinguishes its datasets
      * otherwise. */
     uint64_t hash = cr_hash_bytes(dataset->fingerprint ^ CR_HASH_START, &dataset->count, sizeof dataset->count);

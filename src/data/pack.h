@@ -56,7 +56,22 @@ enum { CR_PACK_EXIF = 1 };
 
 /* ---- reading ---- */
 
-struct cr_pack;
+/* An open file, which nobody changes. The members from `bytes` on are for data/source/pack_read.c only. */
+struct cr_pack {
+    char                *name; /* the path, or the name passed at opening */
+    int64_t              count;
+    int                  classes;
+    const char         **class_names; /* [classes] */
+    enum cr_pack_form    form;
+    enum cr_pixel_format format; /* of raw pixels */
+    uint32_t             flags;  /* CR_PACK_EXIF or 0 */
+
+    const uint8_t      *bytes;
+    struct cr_pack_map *map; /* of `bytes`; NULL: they are the caller's */
+    size_t              size;
+    char               *names; /* class names, as the file has them */
+    uint8_t            *index; /* a copy: it is valid whatever happens to the file */
+};
 struct cr_pack_entry { /* index entry of one image; offset and size in bytes, width and height in pixels */
     uint64_t offset;
     uint32_t bytes, crc;
@@ -68,14 +83,6 @@ CR_MUST cr_status cr_pack_open(const char *path, struct cr_pack **out);
 /* The same for bytes in memory, which the caller keeps until cr_pack_close; `name` is used in messages. */
 CR_MUST cr_status    cr_pack_open_bytes(const void *bytes, size_t count, const char *name, struct cr_pack **out);
 void                 cr_pack_close(struct cr_pack *pack); /* NULL is allowed */
-int64_t              cr_pack_count(const struct cr_pack *pack);
-int                  cr_pack_classes(const struct cr_pack *pack);
-const char          *cr_pack_class_name(const struct cr_pack *pack, int label);
-const char *const   *cr_pack_class_names(const struct cr_pack *pack); /* [classes] */
-enum cr_pack_form    cr_pack_form(const struct cr_pack *pack);
-bool                 cr_pack_exif(const struct cr_pack *pack);   /* has the flag CR_PACK_EXIF */
-enum cr_pixel_format cr_pack_format(const struct cr_pack *pack); /* of raw pixels */
-const char          *cr_pack_name(const struct cr_pack *pack);   /* the path, or the name passed at opening */
 struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t image);
 /* Checks the checksum of an image: CR_ERR_FORMAT; CR_ERR_IO as cr_pack_check. *bytes points into the file and is valid
  * until cr_pack_close. Any number of threads may read. */

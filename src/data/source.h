@@ -12,7 +12,8 @@
 
 enum { CR_SAMPLE_NAME_BYTES = PATH_MAX + 32, CR_DIGEST_BYTES = 64 << 10 };
 struct cr_dataset_ops {
-    /* Returns the sample as it is stored, borrowed from the dataset or the scratch. */
+    /* Sets the bytes or the pixels of *out, borrowed from the dataset or the scratch; cr_dataset_fetch has set the
+     * other members. */
     cr_status (*fetch)(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                        struct cr_stored *out);
     void (*name)(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);

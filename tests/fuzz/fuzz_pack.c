@@ -26,11 +26,11 @@ static void try_bytes(const uint8_t *bytes, size_t count) {
         CR_ASSERT(cr_alloc_live() == live);
         return;
     }
-    for (int64_t i = 0; i < cr_pack_count(pack); i++) {
+    for (int64_t i = 0; i < pack->count; i++) {
         struct cr_pack_entry entry = cr_pack_entry(pack, i);
         const uint8_t       *at;
-        CR_ASSERT(entry.offset <= count && entry.bytes <= count - entry.offset && entry.label < cr_pack_classes(pack));
-        CR_ASSERT(cr_pack_class_name(pack, entry.label)[0]);
+        CR_ASSERT(entry.offset <= count && entry.bytes <= count - entry.offset && entry.label < pack->classes);
+        CR_ASSERT(pack->class_names[entry.label][0]);
         status = cr_pack_read(pack, i, &entry, &at);
         CR_ASSERT(status == CR_OK || status == CR_ERR_FORMAT);
     }

@@ -235,8 +235,8 @@ static cr_status read_file(const char *path, struct verification *v) {
     struct cr_pack *file;
     CR_TRY(cr_pack_open(path, &file));
     cr_status status  = cr_pack_verify(file, v->workers);
-    long long count   = cr_pack_count(file);
-    int       classes = cr_pack_classes(file);
+    long long count   = file->count;
+    int       classes = file->classes;
     cr_pack_close(file);
     CR_TRY(status);
     if (v->json) {

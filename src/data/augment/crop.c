@@ -257,19 +257,17 @@ static bool alternates(const struct cr_prepare *prep, uint64_t seed, int64_t epo
 cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                 int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out, int32_t box[4],
                                 const struct cr_jpeg_job *job) {
-    struct cr_rng rng    = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
-    cr_status     status = CR_OK;
+    struct cr_rng rng = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
     memset(box, 0, 4 * sizeof *box);
     switch (prep->crop) {
-    case CR_CROP_PAD: status = prepare_pad(prep, lazy, &rng, scratch, out, box); break;
-    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, lazy, &rng, scratch, out, job); break;
+    case CR_CROP_PAD: CR_TRY(prepare_pad(prep, lazy, &rng, scratch, out, box)); break;
+    case CR_CROP_RANDOM_RESIZED: CR_TRY(prepare_random_resized(prep, lazy, &rng, scratch, out, job)); break;
     case CR_CROP_AUTO:
     case CR_CROP_NONE:
         CR_ASSERT(prep->crop == CR_CROP_NONE);
-        status = cr_prepare_eval_with(prep, lazy, scratch, out);
+        CR_TRY(cr_prepare_eval_with(prep, lazy, scratch, out));
         break;
     }
-    if (status != CR_OK) return status;
     box[2] = cr_rng_real(&rng) < prep->hflip; /* the last random number */
     if (prep->flip == CR_FLIP_ALTERNATE) box[2] = alternates(prep, seed, epoch, sample);
     return cr_prepare_colour(prep, seed, epoch, sample, scratch, out, box);

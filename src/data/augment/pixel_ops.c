@@ -227,8 +227,8 @@ static void transform(const struct cr_pixels *p, const double m[6]) {
         transform_pixels(p, m, 3);
 }
 
-static void move(const struct cr_pixels *p, double m0, double m1, double m2, double m3, double m4, double m5) {
-    transform(p, (const double[6]){m0, m1, m2, m3, m4, m5});
+static void move(const struct cr_pixels *p, double shear_x, double shift_x, double shear_y, double shift_y) {
+    transform(p, (const double[6]){1, shear_x, shift_x, shear_y, 1, shift_y});
 }
 
 static double round15(double x) {
@@ -254,10 +254,10 @@ void cr_pixels_apply(enum cr_pixel_op op, double amount, const struct cr_pixels 
     CR_ASSERT(grey || channels == 3);
     switch (op) {
     case CR_PIXELS_IDENTITY: return;
-    case CR_PIXELS_SHEAR_X: move(p, 1, amount, 0, 0, 1, 0); return;
-    case CR_PIXELS_SHEAR_Y: move(p, 1, 0, 0, amount, 1, 0); return;
-    case CR_PIXELS_TRANSLATE_X: move(p, 1, 0, -trunc(amount), 0, 1, 0); return;
-    case CR_PIXELS_TRANSLATE_Y: move(p, 1, 0, 0, 0, 1, -trunc(amount)); return;
+    case CR_PIXELS_SHEAR_X: move(p, amount, 0, 0, 0); return;
+    case CR_PIXELS_SHEAR_Y: move(p, 0, 0, amount, 0); return;
+    case CR_PIXELS_TRANSLATE_X: move(p, 0, -trunc(amount), 0, 0); return;
+    case CR_PIXELS_TRANSLATE_Y: move(p, 0, 0, 0, -trunc(amount)); return;
     case CR_PIXELS_ROTATE: rotate(p, amount); return;
     case CR_PIXELS_BRIGHTNESS: blend_with(rgb, bytes, 0, (float)amount); return;
     case CR_PIXELS_COLOUR:

@@ -179,9 +179,7 @@ cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, con
     size_t          count = jpeg->src->bytes_in_buffer, width = (size_t)part->box[2];
     *done = false;
     if (cr_cpu_level() < CR_CPU_AVX2 || !cr_jpeg_is_plain(jpeg)) return CR_OK;
-    if (!scratch->jpeg_tables) {
-        CR_ALLOC(scratch->jpeg_tables, 1);
-    }
+    if (!scratch->jpeg_tables) CR_ALLOC(scratch->jpeg_tables, 1);
     set_geometry(&f, jpeg, part->box);
     for (int i = 0; i < f.components; i++)
         if (!set_component(jpeg, scratch->jpeg_tables, i, &f)) return CR_OK;

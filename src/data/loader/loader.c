@@ -163,7 +163,6 @@ static void create_mutexes(struct cr_loader *loader) {
     pthread_mutex_init(&loader->corrupt_mutex, NULL);
     pthread_cond_init(&loader->work, NULL);
     pthread_cond_init(&loader->ready, NULL);
-    loader->sync_made = true;
 }
 
 /* Called when the system refuses a thread. Batches do not depend on the number of workers, so the loader continues with
@@ -241,12 +240,11 @@ cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loade
     if (options->memory.reserve) loader->n_slots += CR_LOADER_IN_FLIGHT;
     loader->device_places = options->jpeg_bytes ? options->batch : 0;
     cr_status status      = build(loader);
-    if (status != CR_OK) {
+    if (status == CR_OK)
+        *out = loader;
+    else
         cr_loader_close(loader);
-        return cr_error_forward(status, __FILE__, __LINE__);
-    }
-    *out = loader;
-    return CR_OK;
+    return status;
 }
 
 static void stop_workers(struct cr_loader *loader) {
@@ -259,13 +257,11 @@ static void stop_workers(struct cr_loader *loader) {
 
 void cr_loader_close(struct cr_loader *loader) {
     if (!loader) return;
-    if (loader->sync_made) {
-        stop_workers(loader);
-        pthread_cond_destroy(&loader->work);
-        pthread_cond_destroy(&loader->ready);
-        pthread_mutex_destroy(&loader->mutex);
-        pthread_mutex_destroy(&loader->corrupt_mutex);
-    }
+    stop_workers(loader);
+    pthread_cond_destroy(&loader->work);
+    pthread_cond_destroy(&loader->ready);
+    pthread_mutex_destroy(&loader->mutex);
+    pthread_mutex_destroy(&loader->corrupt_mutex);
     for (int i = 0; loader->workers && i < CR_MAX(loader->options.workers, 1); i++)
         cr_scratch_free(&loader->workers[i].scratch);
     for (int i = 0; loader->slots && i < loader->n_slots; i++) {

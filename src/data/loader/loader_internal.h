@@ -51,7 +51,6 @@ struct cr_loader {
 
     pthread_mutex_t mutex;
     pthread_cond_t  work, ready; /* work: samples can be claimed; ready: a batch is complete */
-    bool            sync_made;
     atomic_bool     stop;
     bool            failed;
     int64_t         device_places;       /* of the next batch */

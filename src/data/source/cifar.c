@@ -124,51 +124,47 @@ static cr_status open_file(const char *path, FILE **out) {
     return CR_FAIL(CR_ERR_MEMORY, "%s: out of memory while opening", path);
 }
 
-/* `buffer` has room for RECORDS_PER_READ records. */
-static cr_status cifar_read_file(const struct cifar *cifar, const char *path, int64_t records, uint8_t *buffer,
-                                 int64_t first) {
-    size_t record = (size_t)cifar->form->label_bytes + CR_CIFAR_PIXEL_BYTES;
-    FILE  *file;
+/* One of the files of a split. */
+struct cifar_file {
+    const struct cifar *cifar;
+    char                path[PATH_MAX];
+    int64_t             records, first;
+    uint8_t            *buffer; /* has room for RECORDS_PER_READ records */
+    cr_status           status;
+};
+
+static cr_status read_file(const struct cifar_file *f) {
+    const struct cifar *cifar  = f->cifar;
+    const char         *path   = f->path;
+    const size_t        record = (size_t)cifar->form->label_bytes + CR_CIFAR_PIXEL_BYTES;
+    FILE               *file;
     CR_TRY(open_file(path, &file));
     cr_status   status = CR_OK;
     struct stat info;
     if (fstat(fileno(file), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", path, strerror(errno));
-    if (info.st_size != (off_t)((int64_t)record * records))
+    if (info.st_size != (off_t)((int64_t)record * f->records))
         CR_FAIL_OUT(CR_ERR_FORMAT,
                     "%s: %lld bytes, must be %lld (%lld records of %zu): cut off, or another format; download it "
                     "again with %s",
-                    path, (long long)info.st_size, (long long)record * records, (long long)records, record,
+                    path, (long long)info.st_size, (long long)record * f->records, (long long)f->records, record,
                     cifar->form->script);
-    for (int64_t at = 0; at < records; at += RECORDS_PER_READ) {
-        size_t got = fread(buffer, 1, record * RECORDS_PER_READ, file);
+    for (int64_t at = 0; at < f->records; at += RECORDS_PER_READ) {
+        size_t got = fread(f->buffer, 1, record * RECORDS_PER_READ, file);
         if (got != record * RECORDS_PER_READ) CR_FAIL_OUT(CR_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
-        CR_TRY_OUT(cr_cifar_parse(buffer, got, cifar->form->label_bytes, path, at,
-                                  cifar->pixels + (size_t)(first + at) * CR_CIFAR_PIXEL_BYTES,
-                                  cifar->labels + first + at));
+        CR_TRY_OUT(cr_cifar_parse(f->buffer, got, cifar->form->label_bytes, path, at,
+                                  cifar->pixels + (size_t)(f->first + at) * CR_CIFAR_PIXEL_BYTES,
+                                  cifar->labels + f->first + at));
     }
 out:
     fclose(file);
     return status;
 }
 
-/* One of the files of a split. */
-struct cifar_file {
-    const struct cifar *cifar;
-    char                path[PATH_MAX];
-    int64_t             records, first;
-    uint8_t            *buffer;
-    cr_status           status;
-};
-
 struct cifar_files {
     struct cifar_file *file;
     int                count;
     atomic_int         next; /* index of the next file to read */
 };
-
-static cr_status read_file(const struct cifar_file *f) {
-    return cifar_read_file(f->cifar, f->path, f->records, f->buffer, f->first);
-}
 
 static void *read_worker(void *argument) {
     struct cifar_files *files = argument;
@@ -230,10 +226,7 @@ static cr_status cifar_read_names(struct cr_dataset *dataset, const struct cifar
         if (!line[0]) continue;
         if (found < form->classes) {
             dataset->class_names[found] = cr_arena_printf(&dataset->arena, "%s", line);
-            if (!dataset->class_names[found]) {
-                status = CR_NO_MEMORY(strlen(line));
-                goto out;
-            }
+            if (!dataset->class_names[found]) CR_NO_MEMORY_OUT(strlen(line));
         }
         found++;
     }
@@ -248,9 +241,7 @@ static cr_status cifar_fetch(const struct cr_dataset *dataset, int64_t sample, s
                              struct cr_stored *out) {
     const struct cifar *cifar = dataset->state;
     (void)scratch;
-    *out              = (struct cr_stored){.format = dataset->format}; /* the pixels are RGB8 */
-    out->pixels.width = out->pixels.height = SIDE;
-    out->pixels.rgb                        = cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES;
+    out->pixels = (struct cr_image){SIDE, SIDE, cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES, CR_RGB8};
     return CR_OK;
 }
 

@@ -135,7 +135,6 @@ int32_t cr_csv_class_of(const struct cr_dataset *dataset, const char *label) {
     return k ? (int32_t)(k - dataset->class_names) : -1;
 }
 
-/* The labels of the list become the classes of the dataset. */
 static cr_status make_classes(const struct cr_csv_list *list, struct cr_dataset *dataset) {
     const char **label;
     CR_ALLOC(label, (size_t)list->count);

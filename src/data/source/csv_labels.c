@@ -73,7 +73,7 @@ static cr_status split(const struct cr_csv_list *list, struct labels *out) {
 
 static cr_status make_classes(const struct cr_csv_list *list, const struct labels *labels, struct cr_dataset *dataset) {
     const char **copy;
-    CR_ALLOC(copy, (size_t)CR_MAX(labels->count, 1));
+    CR_ALLOC(copy, (size_t)labels->count);
     if (labels->count) memcpy(copy, labels->label, (size_t)labels->count * sizeof *copy);
     cr_status status = cr_csv_make_classes(list->path, copy, labels->count, dataset);
     cr_free(copy);

@@ -230,7 +230,6 @@ static void folder_name(const struct cr_dataset *dataset, int64_t sample, char *
 static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                               struct cr_stored *out) {
     char path[PATH_MAX];
-    *out = (struct cr_stored){.exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
     folder_name(dataset, sample, path, sizeof path);
     CR_TRY(cr_image_file_read(path, scratch, &out->count));
     out->bytes = scratch->file.bytes;
@@ -310,7 +309,10 @@ cr_status cr_folder_begin(const struct cr_config *config, const char *root, stru
     return folder->root ? CR_OK : CR_NO_MEMORY(strlen(root));
 }
 
-static cr_status check_left(const struct cr_image_folder *folder) {
+static cr_status finish(struct cr_dataset *dataset, uint64_t fingerprint) {
+    const struct cr_image_folder *folder = dataset->state;
+    dataset->count                       = folder->count;
+    dataset->fingerprint                 = fingerprint;
     if (folder->count) return CR_OK;
     return CR_FAIL(CR_ERR_FORMAT, "%s: no image is left in this split: change data.val_fraction", folder->root);
 }
@@ -330,9 +332,7 @@ cr_status cr_folder_finish_labels(struct cr_dataset *dataset, const int32_t *row
         hash                    = cr_hash_bytes(hash, row, bytes);
         folder->images[i].label = (int32_t)(cr_hash_mix(cr_hash_bytes(CR_HASH_START, row, bytes)) >> 33);
     }
-    dataset->count       = folder->count;
-    dataset->fingerprint = hash;
-    return check_left(folder);
+    return finish(dataset, hash);
 }
 
 cr_status cr_folder_finish(struct cr_dataset *dataset) {
@@ -343,9 +343,7 @@ cr_status cr_folder_finish(struct cr_dataset *dataset) {
         dataset->class_counts[folder->images[i].label]++;
         hash = cr_hash_bytes(hash, &folder->images[i].label, sizeof folder->images[i].label);
     }
-    dataset->count       = folder->count;
-    dataset->fingerprint = hash;
-    return check_left(folder);
+    return finish(dataset, hash);
 }
 
 /* ---- files without classes ---- */

@@ -176,7 +176,7 @@ out:
 
 /* ---- splits ---- */
 
-int cr_folder_compare(const void *a, const void *b, void *names) {
+static int compare_paths(const void *a, const void *b, void *names) {
     const struct cr_image_file *p = a, *q = b;
     return strcmp((const char *)names + p->name, (const char *)names + q->name);
 }
@@ -184,7 +184,7 @@ int cr_folder_compare(const void *a, const void *b, void *names) {
 static int compare_hashes(const void *a, const void *b, void *names) {
     const struct cr_image_file *p = a, *q = b;
     if (p->hash != q->hash) return p->hash < q->hash ? -1 : 1;
-    return cr_folder_compare(a, b, names);
+    return compare_paths(a, b, names);
 }
 
 /* The images from `first` on belong to one class. Keeps the images of the split. The `fraction` with the lowest hashes
@@ -203,7 +203,7 @@ static void keep_split(struct cr_image_folder *folder, int64_t first, double fra
 }
 
 void cr_folder_sort(struct cr_image_folder *folder, int64_t first) {
-    qsort_r(folder->images + first, (size_t)(folder->count - first), sizeof *folder->images, cr_folder_compare,
+    qsort_r(folder->images + first, (size_t)(folder->count - first), sizeof *folder->images, compare_paths,
             folder->names.data);
 }
 
@@ -226,8 +226,7 @@ cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char 
     CR_TRY_OUT(cr_folder_resolve(t, path));
     t->folder = &folder; /* root_length is 0: the names start with the given path */
     CR_TRY_OUT(cr_folder_list(t, length, 0));
-    if (folder.count)
-        qsort_r(folder.images, (size_t)folder.count, sizeof *folder.images, cr_folder_compare, folder.names.data);
+    if (folder.count) cr_folder_sort(&folder, 0);
     list = cr_arena_alloc(arena, (size_t)(folder.count + 1) * sizeof *list);
     for (int64_t i = 0; list && i < folder.count; i++) {
         list[i] = cr_arena_printf(arena, "%s", folder.names.data + folder.images[i].name);

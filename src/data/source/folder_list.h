@@ -59,8 +59,6 @@ void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *roo
 bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root);
 /* Adds an image. `path` is relative to the root of `folder`, or absolute. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label);
-/* Compares the paths of two struct cr_image_file for qsort_r; `names`: the text of the folder. */
-int cr_folder_compare(const void *a, const void *b, void *names);
 /* Sorts the images from `first` on by their paths. */
 void cr_folder_sort(struct cr_image_folder *folder, int64_t first);
 

@@ -15,21 +15,6 @@
 
 enum { CLASSES_MAX = 1000000, IMAGE_BYTES_MAX = 1 << 30, THREADS_MAX = 1024 };
 
-struct cr_pack {
-    const uint8_t       *bytes;
-    struct cr_pack_map  *map; /* of `bytes`; NULL: they are the caller's */
-    size_t               size;
-    char                *name;
-    char                *names;       /* class names, as the file has them */
-    const char         **class_names; /* pointers into `names` */
-    int64_t              count;
-    int                  classes;
-    enum cr_pack_form    form;
-    uint32_t             flags;
-    enum cr_pixel_format format; /* of raw pixels */
-    uint8_t             *index;  /* a copy: it is valid whatever happens to the file */
-};
-
 static uint32_t load32(const uint8_t *b) {
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
@@ -176,12 +161,11 @@ static cr_status open_pack(const struct cr_pack *start, const char *name, struct
     }
     *pack                  = *start;
     const cr_status status = check_all(pack, name);
-    if (status != CR_OK) {
+    if (status == CR_OK)
+        *out = pack;
+    else
         cr_pack_close(pack);
-        return cr_error_forward(status, __FILE__, __LINE__);
-    }
-    *out = pack;
-    return CR_OK;
+    return status;
 }
 
 cr_status cr_pack_open_bytes(const void *bytes, size_t count, const char *name, struct cr_pack **out) {
@@ -202,33 +186,6 @@ void cr_pack_close(struct cr_pack *pack) {
     cr_free(pack->index);
     cr_free(pack->name);
     cr_free(pack);
-}
-
-int64_t cr_pack_count(const struct cr_pack *pack) {
-    return pack->count;
-}
-int cr_pack_classes(const struct cr_pack *pack) {
-    return pack->classes;
-}
-const char *const *cr_pack_class_names(const struct cr_pack *pack) {
-    return pack->class_names;
-}
-
-const char *cr_pack_class_name(const struct cr_pack *pack, int label) {
-    CR_ASSERT(label >= 0 && label < pack->classes);
-    return pack->class_names[label];
-}
-enum cr_pack_form cr_pack_form(const struct cr_pack *pack) {
-    return pack->form;
-}
-bool cr_pack_exif(const struct cr_pack *pack) {
-    return pack->flags & CR_PACK_EXIF;
-}
-enum cr_pixel_format cr_pack_format(const struct cr_pack *pack) {
-    return pack->format;
-}
-const char *cr_pack_name(const struct cr_pack *pack) {
-    return pack->name;
 }
 
 /* ---- images ---- */

@@ -61,12 +61,11 @@ cr_status cr_pack_create(const char *path, enum cr_pack_form form, enum cr_pixel
     writer->flags    = flags;
     writer->classes  = classes;
     cr_status status = begin(writer, path, class_names);
-    if (status != CR_OK) {
+    if (status == CR_OK)
+        *out = writer;
+    else
         cr_pack_abandon(writer);
-        return cr_error_forward(status, __FILE__, __LINE__);
-    }
-    *out = writer;
-    return CR_OK;
+    return status;
 }
 
 cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, size_t count, int32_t label, int width,

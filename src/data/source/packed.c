@@ -12,7 +12,8 @@
 static const char *const file_names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
 
 static void packed_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
-    snprintf(buf, size, "%s[%lld]", cr_pack_name(dataset->state), (long long)sample);
+    const struct cr_pack *pack = dataset->state;
+    snprintf(buf, size, "%s[%lld]", pack->name, (long long)sample);
 }
 
 static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
@@ -23,13 +24,12 @@ static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, 
     char                  name[CR_SAMPLE_NAME_BYTES];
     (void)scratch;
     CR_TRY(cr_pack_read(pack, sample, &entry, &bytes));
-    *out = (struct cr_stored){
-        .verified = true, .exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
-    if (cr_pack_form(pack) == CR_PACK_RAW) {
+    out->verified = true;
+    if (pack->form == CR_PACK_RAW) {
         packed_name(dataset, sample, name, sizeof name);
         CR_TRY(cr_image_check_sides(out, entry.width, entry.height, name));
         out->pixels = (struct cr_image){entry.width, entry.height, (uint8_t *)(uintptr_t)bytes,
-                                        /* never written */ cr_pack_format(pack)};
+                                        /* never written */ pack->format};
     } else {
         out->bytes = bytes;
         out->count = entry.bytes;
@@ -62,11 +62,11 @@ static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name,   pa
 
 static cr_status set_from_pack(struct cr_dataset *dataset, const struct cr_pack *pack) {
     uint64_t hash    = CR_HASH_START;
-    dataset->count   = cr_pack_count(pack);
-    dataset->classes = cr_pack_classes(pack);
+    dataset->count   = pack->count;
+    dataset->classes = pack->classes;
     CR_ARENA_ALLOC(&dataset->arena, dataset->class_names, (size_t)dataset->classes);
     CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
-    for (int c = 0; c < dataset->classes; c++) dataset->class_names[c] = cr_pack_class_name(pack, c);
+    for (int c = 0; c < dataset->classes; c++) dataset->class_names[c] = pack->class_names[c];
     for (int64_t i = 0; i < dataset->count; i++) {
         struct cr_pack_entry entry = cr_pack_entry(pack, i);
         dataset->class_counts[entry.label]++;
@@ -82,12 +82,12 @@ static cr_status match_other(struct cr_dataset *dataset, const struct cr_pack *p
     struct cr_pack       *other;
     struct cr_class_match match;
     CR_TRY(cr_pack_open(other_path, &other));
-    cr_status status = cr_class_match(dataset->class_names, dataset->classes, cr_pack_class_names(other),
-                                      cr_pack_classes(other), false, &match);
+    cr_status status =
+        cr_class_match(dataset->class_names, dataset->classes, other->class_names, other->classes, false, &match);
     if (status == CR_OK && match.relation == CR_CLASSES_OTHER)
         status =
             CR_FAIL(CR_ERR_FORMAT, "%s and %s have different classes: write both with one call of cresnet data pack",
-                    cr_pack_name(pack), other_path);
+                    pack->name, other_path);
     else if (status == CR_OK && match.relation == CR_CLASSES_PERMUTED && split == CR_SPLIT_VAL)
         status = cr_dataset_renumber(dataset, match.to);
     cr_class_match_free(&match);
@@ -110,15 +110,16 @@ cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, st
     dataset->ops      = &packed_ops;
     dataset->one_file = true;
     CR_TRY(set_from_pack(dataset, pack));
-    if (cr_pack_form(pack) == CR_PACK_RAW && cr_pack_format(pack) != dataset->format)
+    if (pack->form == CR_PACK_RAW && pack->format != dataset->format)
         return cr_config_fail(config, "data.channels",
                               "with data.bits = %d does not fit %s, whose pixels were packed with channels = %d and "
                               "bits = %d: set both keys to these, or pack the images again",
-                              (int)config->data.bits, path, cr_format_channels(cr_pack_format(pack)),
-                              cr_format_bits(cr_pack_format(pack)));
+                              (int)config->data.bits, path, cr_format_channels(pack->format),
+                              cr_format_bits(pack->format));
     /* A set that an older version packed stays as it was: runs that were trained on it see the same images. */
-    dataset->exif = config->data.exif && cr_pack_exif(pack) && cr_pack_form(pack) == CR_PACK_ENCODED;
-    if (!config->data.exif && cr_pack_exif(pack) && cr_pack_form(pack) == CR_PACK_RAW)
+    const bool exif = pack->flags & CR_PACK_EXIF;
+    dataset->exif   = config->data.exif && exif && pack->form == CR_PACK_ENCODED;
+    if (!config->data.exif && exif && pack->form == CR_PACK_RAW)
         cr_log(CR_LOG_WARN,
                "%s: the EXIF orientation was applied when its pixels were packed: data.exif = no has "
                "no effect",

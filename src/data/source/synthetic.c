@@ -39,9 +39,7 @@ static cr_status synthetic_fetch(const struct cr_dataset *dataset, int64_t sampl
     int                     image;
     (void)scratch;
     (void)draw_label(dataset, sample, &image);
-    *out              = (struct cr_stored){.format = dataset->format, .pixels.format = dataset->format};
-    out->pixels.width = out->pixels.height = s->size;
-    out->pixels.rgb                        = s->pool + (size_t)image * s->image_bytes;
+    out->pixels = (struct cr_image){s->size, s->size, s->pool + (size_t)image * s->image_bytes, dataset->format};
     return CR_OK;
 }
 

@@ -56,7 +56,7 @@ static cr_status pack_jpegs(const char *keys, const struct cr_pack_options *opti
 static void open_jpegs(struct cr_pack **out) {
     struct cr_pack *pack;
     REQUIRE_OK(cr_pack_open(in_folder("out.crpk"), &pack));
-    CHECK(cr_pack_form(pack) == CR_PACK_ENCODED && !cr_pack_exif(pack));
+    CHECK(pack->form == CR_PACK_ENCODED && !(pack->flags & CR_PACK_EXIF));
     REQUIRE_OK(cr_pack_verify(pack, 2));
     *out = pack;
 }

@@ -31,9 +31,9 @@ struct state {
 
 /* ---- the dataset ---- */
 
-static struct place place_of(const struct state *s, int64_t sample, const char **name) {
+static struct place place_of(const struct cr_image_folder *images, int64_t sample, const char **name) {
     struct place place;
-    *name = s->images.names.data + s->images.images[sample].name;
+    *name = images->names.data + images->images[sample].name;
     memcpy(&place, *name + strlen(*name) + 1, sizeof place);
     return place;
 }
@@ -41,7 +41,7 @@ static struct place place_of(const struct state *s, int64_t sample, const char *
 static void tar_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
     const struct state *s = dataset->state;
     const char         *name;
-    const struct place  place = place_of(s, sample, &name);
+    const struct place  place = place_of(&s->images, sample, &name);
     snprintf(buf, size, "%s:%s", s->path[place.shard], name);
 }
 
@@ -57,8 +57,7 @@ static cr_status tar_fetch(const struct cr_dataset *dataset, int64_t sample, str
                            struct cr_stored *out) {
     const struct state *s = dataset->state;
     const char         *name;
-    const struct place  place = place_of(s, sample, &name);
-    *out = (struct cr_stored){.exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
+    const struct place  place = place_of(&s->images, sample, &name);
     if (!place.bytes || place.bytes > IMAGE_BYTES_MAX)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%s: %s", s->path[place.shard], name,
                        place.bytes ? "has too many bytes for an image" : "the file is empty");
@@ -77,7 +76,7 @@ static int32_t tar_label(const struct cr_dataset *dataset, int64_t sample) {
 static uint64_t tar_digest(const struct cr_dataset *dataset, int64_t sample, uint8_t *head) {
     const struct state *s = dataset->state;
     const char         *name;
-    const struct place  place = place_of(s, sample, &name);
+    const struct place  place = place_of(&s->images, sample, &name);
     const size_t        count = CR_MIN(place.bytes, (uint32_t)CR_DIGEST_BYTES);
     if (read_place(s, &place, head, count) == CR_OK)
         return cr_hash_sample(place.bytes, s->images.images[sample].label, head, count);
@@ -170,16 +169,15 @@ static cr_status check_keys(const struct samples *s) {
     struct cr_tar_texts keys   = {0};
     cr_status           status = CR_OK;
     for (int64_t i = 0; i < s->images.count && status == CR_OK; i++) {
-        char        key[PATH_MAX];
-        int32_t     number;
-        const char *name = s->images.names.data + s->images.images[i].name, *slash = strrchr(name, '/');
+        char               key[PATH_MAX];
+        int32_t            number;
+        const char        *name, *other;
+        const struct place second = place_of(&s->images, i, &name);
+        const char        *slash  = strrchr(name, '/');
         snprintf(key, sizeof key, "%.*s", (int)(strchr(slash ? slash : name, '.') - name), name);
         status = cr_tar_text_number(&keys, key, &number);
         if (status != CR_OK || number == i) continue;
-        struct place first, second;
-        const char  *other = s->images.names.data + s->images.images[number].name;
-        memcpy(&first, other + strlen(other) + 1, sizeof first);
-        memcpy(&second, name + strlen(name) + 1, sizeof second);
+        const struct place first = place_of(&s->images, number, &other);
         status = CR_FAIL(CR_ERR_FORMAT, "%s: has the sample %.200s, which %s has too: keys must be different",
                          s->set.shard[second.shard].path, key, s->set.shard[first.shard].path);
     }

@@ -181,7 +181,7 @@ static cr_status read_extended(struct cr_tar_reader *r, char type, uint64_t offs
         }
     }
     cr_free(text);
-    if (status != CR_OK) return cr_error_forward(status, __FILE__, __LINE__);
+    CR_TRY(status);
     return valid ? CR_OK : fail_at(r, "an extended header is invalid, or its name too long");
 }
 
