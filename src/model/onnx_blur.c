@@ -1,14 +1,6 @@
 /* model/onnx_blur.c: anti-aliased subsampling as Pad and Conv. */
 #include "model/onnx_internal.h"
 
-static void put_string(struct cr_text *node, const char *name, const char *value) {
-    struct cr_text a = {0};
-    cr_pb_add_string(&a, ATTR_NAME, name);
-    cr_pb_add_string(&a, ATTR_S, value);
-    cr_pb_add_int(&a, ATTR_TYPE, TYPE_STRING);
-    cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
-}
-
 /* A border of one reflected pixel, then a grouped convolution with one group a channel. */
 cr_status cr_onnx_put_blurpool(struct cr_onnx *x, const struct cr_op *op) {
     static const int64_t     pads[] = {0, 0, 1, 1, 0, 0, 1, 1};
@@ -29,9 +21,13 @@ cr_status cr_onnx_put_blurpool(struct cr_onnx *x, const struct cr_op *op) {
     cr_onnx_put_tensor(x, name[1], DATA_FLOAT, 4, (const int64_t[]){C, 1, 3, 3}, filter,
                        (size_t)C * 9 * sizeof *filter);
     cr_free(filter);
+    struct cr_text mode = {0};
     struct cr_text node =
         cr_onnx_node_begin("Pad", name[2], CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_blurpool_x]), name[0]));
-    put_string(&node, "mode", "reflect");
+    cr_pb_add_string(&mode, ATTR_NAME, "mode");
+    cr_pb_add_string(&mode, ATTR_S, "reflect");
+    cr_pb_add_int(&mode, ATTR_TYPE, TYPE_STRING);
+    cr_pb_add_message(&node, NODE_ATTRIBUTE, &mode);
     cr_onnx_node_end(x, &node);
     node = cr_onnx_node_begin("Conv", cr_onnx_name(x, op->out[CR_OUT_blurpool_y]), CR_ONNX_INPUTS(name[2], name[1]));
     cr_onnx_attribute_int(&node, "group", C);

@@ -64,7 +64,7 @@ bool cr_onnx_bn_params(const struct cr_onnx *onnx, int scale_bias, int param[4],
 bool cr_onnx_is_quantized(const struct cr_onnx *onnx, int w);
 /* Adds a convolution with its BN, or a dense layer, with an 8-bit filter and a 32-bit bias. */
 CR_MUST cr_status cr_onnx_put_quantized(struct cr_onnx *onnx, const struct cr_op *op);
-CR_MUST cr_status cr_onnx_put_fake_quant(struct cr_onnx *onnx, const struct cr_op *op);
+void              cr_onnx_put_fake_quant(struct cr_onnx *onnx, const struct cr_op *op);
 
 /* onnx_blur.c: anti-aliased subsampling. CR_ERR_CONFIG when a feature map is too small to be reflected. */
 CR_MUST cr_status cr_onnx_put_blurpool(struct cr_onnx *onnx, const struct cr_op *op);

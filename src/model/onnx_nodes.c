@@ -23,14 +23,6 @@ void cr_onnx_attribute_ints(struct cr_text *node, const char *name, int count, c
     cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
 }
 
-static void put_attribute_float(struct cr_text *node, const char *name, float value) {
-    struct cr_text a = {0};
-    cr_pb_add_string(&a, ATTR_NAME, name);
-    cr_pb_add_float(&a, ATTR_F, value);
-    cr_pb_add_int(&a, ATTR_TYPE, TYPE_FLOAT);
-    cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
-}
-
 struct cr_text cr_onnx_node_begin(const char *op_type, const char *output, const char *const *inputs) {
     struct cr_text node = {0};
     for (int i = 0; inputs[i]; i++) cr_pb_add_string(&node, NODE_INPUT, inputs[i]);
@@ -208,17 +200,20 @@ static cr_status put_batchnorm(struct cr_onnx *x, const struct cr_op *op) {
     const char *const      inputs[] = {value, q[bn[0]].name, q[bn[1]].name, q[bn[2]].name, q[bn[3]].name, NULL};
     for (int i = 0; i < 4; i++) put_array(x, bn[i], false);
     struct cr_text node = cr_onnx_node_begin("BatchNormalization", cr_onnx_name(x, op->out[CR_OUT_bn_apply_y]), inputs);
-    put_attribute_float(&node, "epsilon", eps);
+    struct cr_text epsilon = {0};
+    cr_pb_add_string(&epsilon, ATTR_NAME, "epsilon");
+    cr_pb_add_float(&epsilon, ATTR_F, eps);
+    cr_pb_add_int(&epsilon, ATTR_TYPE, TYPE_FLOAT);
+    cr_pb_add_message(&node, NODE_ATTRIBUTE, &epsilon);
     cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
-static cr_status put_simple(struct cr_onnx *x, const struct cr_op *op, const char *type) {
+static void put_simple(struct cr_onnx *x, const struct cr_op *op, const char *type) {
     const char *inputs[3] = {0};
     for (int s = 0, n = 0; s < 2; s++)
         if (op->in[s] >= 0) inputs[n++] = cr_onnx_name(x, op->in[s]);
     cr_onnx_put_node(x, type, cr_onnx_name(x, op->out[0]), inputs);
-    return CR_OK;
 }
 
 static cr_status put_maxpool(struct cr_onnx *x, const struct cr_op *op) {
@@ -235,7 +230,7 @@ static cr_status put_maxpool(struct cr_onnx *x, const struct cr_op *op) {
 }
 
 /* The mean over H,W, flattened for the classifier. */
-static cr_status put_avgpool(struct cr_onnx *x, const struct cr_op *op) {
+static void put_avgpool(struct cr_onnx *x, const struct cr_op *op) {
     char pooled[256];
     snprintf(pooled, sizeof pooled, "%s.pooled", cr_onnx_layer(x, op));
     cr_onnx_put_node(x, "GlobalAveragePool", pooled, CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_avgpool_x])));
@@ -243,7 +238,6 @@ static cr_status put_avgpool(struct cr_onnx *x, const struct cr_op *op) {
         cr_onnx_node_begin("Flatten", cr_onnx_name(x, op->out[CR_OUT_avgpool_y]), CR_ONNX_INPUTS(pooled));
     cr_onnx_attribute_int(&node, "axis", 1);
     cr_onnx_node_end(x, &node);
-    return CR_OK;
 }
 
 static cr_status put_dense(struct cr_onnx *x, const struct cr_op *op) {
@@ -265,7 +259,7 @@ static void put_int64s(struct cr_onnx *x, const char *name, int64_t count, const
 }
 
 /* Shortcut option A: every stride-th pixel, then zero channels on both sides. */
-static cr_status put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
+static void put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
     const struct cr_tensor *in  = &x->p->tensor[op->in[CR_IN_pad_shortcut_x]],
                            *out = &x->p->tensor[op->out[CR_OUT_pad_shortcut_y]];
     const int64_t stride = op->attr.conv.stride, front = op->attr.conv.pad_c, back = out->dim[3] - in->dim[3] - front;
@@ -281,11 +275,10 @@ static cr_status put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
                      CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3]));
     /* the defaults: mode constant, value 0 */
     cr_onnx_put_node(x, "Pad", cr_onnx_name(x, op->out[CR_OUT_pad_shortcut_y]), CR_ONNX_INPUTS(name[5], name[4]));
-    return CR_OK;
 }
 
 /* 2x2 average pooling; for odd sizes the last windows have one row or column. */
-static cr_status put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
+static void put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
     struct cr_text node = cr_onnx_node_begin("AveragePool", cr_onnx_name(x, op->out[CR_OUT_avgpool2x2_y]),
                                              CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_avgpool2x2_x])));
     cr_onnx_attribute_int(&node, "ceil_mode", 1);
@@ -293,11 +286,10 @@ static cr_status put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
     cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){2, 2});
     cr_onnx_attribute_ints(&node, "strides", 2, (const int64_t[]){2, 2});
     cr_onnx_node_end(x, &node);
-    return CR_OK;
 }
 
 /* The factor of squeeze and excitation is [batch, C] in ONNX, and is broadcast over H,W. */
-static cr_status put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
+static void put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
     static const char *const part[] = {"sigmoid", "axes", "spread"};
     char                     name[CR_COUNT(part)][256];
     cr_onnx_part_names(x, op, (int)CR_COUNT(part), part, name);
@@ -306,11 +298,10 @@ static cr_status put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
     cr_onnx_put_node(x, "Unsqueeze", name[2], CR_ONNX_INPUTS(name[0], name[1]));
     cr_onnx_put_node(x, "Mul", cr_onnx_name(x, op->out[CR_OUT_se_scale_y]),
                      CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_se_scale_x]), name[2]));
-    return CR_OK;
 }
 
 /* A one-dimensional convolution: [batch, C] as [batch, 1, C]. */
-static cr_status put_channel_conv(struct cr_onnx *x, const struct cr_op *op) {
+static void put_channel_conv(struct cr_onnx *x, const struct cr_op *op) {
     static const char *const part[] = {"axes", "row", "sum"};
     char                     name[CR_COUNT(part)][256];
     const struct cr_param   *q    = &x->p->store->param[param_of(x, op->in[CR_IN_channel_conv_w])];
@@ -325,7 +316,6 @@ static cr_status put_channel_conv(struct cr_onnx *x, const struct cr_op *op) {
     cr_onnx_attribute_ints(&node, "pads", 2, (const int64_t[]){taps / 2, taps / 2});
     cr_onnx_node_end(x, &node);
     cr_onnx_put_node(x, "Squeeze", cr_onnx_name(x, op->out[CR_OUT_channel_conv_y]), CR_ONNX_INPUTS(name[2], name[0]));
-    return CR_OK;
 }
 
 cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
@@ -339,22 +329,23 @@ cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     case CR_OP_fake_quant_filter: /* part of the convolution that reads it */
     case CR_OP_loss:
     case CR_OP_zero: return CR_OK;
-    case CR_OP_fake_quant: return cr_onnx_put_fake_quant(x, op);
+    case CR_OP_fake_quant: cr_onnx_put_fake_quant(x, op); break;
     case CR_OP_group_conv: /* the slots of conv */
     case CR_OP_conv: return put_conv(x, op);
     case CR_OP_bn_apply: return x->folded[index] ? CR_OK : put_batchnorm(x, op);
-    case CR_OP_relu: return put_simple(x, op, "Relu");
-    case CR_OP_add: return put_simple(x, op, "Add");
+    case CR_OP_relu: put_simple(x, op, "Relu"); break;
+    case CR_OP_add: put_simple(x, op, "Add"); break;
     case CR_OP_maxpool: return put_maxpool(x, op);
-    case CR_OP_avgpool: return put_avgpool(x, op);
+    case CR_OP_avgpool: put_avgpool(x, op); break;
     case CR_OP_dense: return put_dense(x, op);
-    case CR_OP_pad_shortcut: return put_shortcut(x, op);
-    case CR_OP_avgpool2x2: return put_avgpool2x2(x, op);
+    case CR_OP_pad_shortcut: put_shortcut(x, op); break;
+    case CR_OP_avgpool2x2: put_avgpool2x2(x, op); break;
     case CR_OP_blurpool: return cr_onnx_put_blurpool(x, op);
-    case CR_OP_se_scale: return put_se_scale(x, op);
-    case CR_OP_channel_conv: return put_channel_conv(x, op);
+    case CR_OP_se_scale: put_se_scale(x, op); break;
+    case CR_OP_channel_conv: put_channel_conv(x, op); break;
     default:
         return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: the op %s has no equivalent", cr_onnx_layer(x, op),
                        cr_op_info(op->kind)->name);
     }
+    return CR_OK;
 }

@@ -18,7 +18,7 @@ static float scale_of(const struct cr_onnx *x, const struct cr_op *fake_quant) {
     return *cr_onnx_data(x, x->p->tensor[fake_quant->in[CR_IN_fake_quant_scale]].param);
 }
 
-cr_status cr_onnx_put_fake_quant(struct cr_onnx *x, const struct cr_op *op) {
+void cr_onnx_put_fake_quant(struct cr_onnx *x, const struct cr_op *op) {
     const char   *output = cr_onnx_name(x, op->out[CR_OUT_fake_quant_y]);
     const float   scale  = scale_of(x, op);
     const uint8_t zero   = 0;
@@ -31,7 +31,6 @@ cr_status cr_onnx_put_fake_quant(struct cr_onnx *x, const struct cr_op *op) {
     cr_onnx_put_node(x, "QuantizeLinear", integer,
                      CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_fake_quant_x]), scale_name, zero_name));
     cr_onnx_put_node(x, "DequantizeLinear", output, CR_ONNX_INPUTS(integer, scale_name, zero_name));
-    return CR_OK;
 }
 
 /* The fake_quant whose values a tensor has, through pooling and zero channels. */

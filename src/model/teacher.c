@@ -210,7 +210,7 @@ void cr_teacher_emit(struct cr_net *net, const struct cr_model *student, int x) 
     int                teacher_x;
     if (p->failed) return;
     const int     logits = build(teacher, p->tensor[x].dim[0], p->real, &from);
-    struct splice s      = {.p = p, .from = &from, .map = cr_alloc((size_t)CR_MAX(from.tensors, 1), sizeof *s.map)};
+    struct splice s      = {.p = p, .from = &from, .map = cr_alloc((size_t)from.tensors, sizeof *s.map)};
     if (from.failed || !s.map) {
         p->failed = true;
         p->too_large |= from.too_large;

@@ -95,12 +95,8 @@ static bool has_block(const struct writer *w, int64_t of, int64_t c, int64_t tap
 }
 
 /* An output block without nonzeros has one block of zeros in the group's first step. */
-static bool has_zero_block(const struct writer *w, int64_t of, int64_t c, int64_t tap) {
-    return w->output[of].blocks == 0 && c == 0 && tap == 0;
-}
-
 static bool has_any(const struct writer *w, int64_t of, int64_t c, int64_t tap) {
-    return has_block(w, of, c, tap) || has_zero_block(w, of, c, tap);
+    return has_block(w, of, c, tap) || (w->output[of].blocks == 0 && c == 0 && tap == 0);
 }
 
 static bool step_is_needed(const struct writer *w, int64_t group, int64_t c, int64_t first_tap, int64_t taps) {

@@ -62,8 +62,8 @@ static cr_status transpose(const struct cr_sparse *s, const struct cr_transposit
     visit_entries(s, t, begin, false, to);
     for (int64_t c = 0; c < to->K; c++) to->row[c + 1] += to->row[c];
     const int64_t nonzeros = to->row[to->K];
-    CR_ALLOC(to->index, (size_t)CR_MAX(nonzeros, 1));
-    CR_ALLOC(to->element, (size_t)CR_MAX(nonzeros, 1));
+    CR_ALLOC(to->index, (size_t)nonzeros);
+    CR_ALLOC(to->element, (size_t)nonzeros);
     for (int64_t c = to->K; c > 0; c--) to->row[c] = to->row[c - 1]; /* row[c + 1] is the write position of row c */
     visit_entries(s, t, begin, true, to);
     return CR_OK;
