@@ -76,16 +76,11 @@ int cr_device_count(enum cr_device_kind kind) {
 }
 
 cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options, struct cr_device **out) {
-    const struct cr_backend *backend = NULL;
-    const char              *option  = options->option ? options->option : "--device ";
-    switch (kind) {
-    case CR_DEVICE_AUTO: CR_TRY(choose_auto(&backend)); break;
-    case CR_DEVICE_CPU: CR_TRY(choose_named("cpu", option, &backend)); break;
-    case CR_DEVICE_CUDA: CR_TRY(choose_named("cuda", option, &backend)); break;
-    }
-    CR_ASSERT(backend);
-    CR_TRY(backend->open(options, out));
-    return CR_OK;
+    const struct cr_backend *backend;
+    const char              *option = options->option ? options->option : "--device ";
+    CR_TRY(kind == CR_DEVICE_AUTO ? choose_auto(&backend)
+                                  : choose_named(kind == CR_DEVICE_CUDA ? "cuda" : "cpu", option, &backend));
+    return backend->open(options, out);
 }
 
 void cr_device_close(struct cr_device *device) {
@@ -149,7 +144,6 @@ cr_status cr_kernel_prepare(struct cr_device *device, const struct cr_kernel *ke
 
 /* ---- the table of a device ---- */
 
-/* Makes the kernel of a row for one type. */
 static const struct cr_kernel *typed_kernel(struct cr_kernel_list *list, const struct cr_kernel *row,
                                             enum cr_dtype dtype) {
     static const enum cr_math maths[] = {

@@ -147,7 +147,8 @@ void cr_ref_shortcut_grad(struct cr_device *device, const struct cr_conv_attr *a
                           const struct ref *dx);
 /* sums = sums of x and x^2 over each channel. */
 void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *sums);
-/* grad_sums = sums of g and g*xhat over each channel, with g = dy where the mask passes it. */
+/* grad_sums, which may be absent, = sums of g and g*xhat over each channel, with g = dy where the mask (NULL: none)
+ * passes it. */
 void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *mask,
                       const struct ref *x, const struct ref *mean_rstd, const struct ref *grad_sums);
 

@@ -33,8 +33,10 @@ static void grad_sums_block(const struct grad_sums_call *a, int64_t c0) {
 
 void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *mask,
                       const struct ref *x, const struct ref *mean_rstd, const struct ref *grad_sums) {
-    const struct grad_sums_call a = {.dy = dy, .x = x, .mean_rstd = mean_rstd, .grad_sums = grad_sums, .mask = mask};
-    int64_t                     blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
+    static const struct ref_relu_mask no_mask = {0};
+    const struct grad_sums_call       a       = {dy, x, mean_rstd, grad_sums, mask ? mask : &no_mask};
+    const int64_t                     blocks  = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
+    if (!grad_sums->data) return;
     CR_PARALLEL(b, blocks) grad_sums_block(&a, b * CHANNEL_BLOCK);
     ref_clear_rows(grad_sums);
 }
@@ -92,13 +94,12 @@ REF_KERNEL(channel_scale) {
 /* ---- ReLU gradient, fused with the gradient of the other branch and with the sums of the BNs before it ---- */
 
 REF_KERNEL(relu_grad) {
-    static const struct ref_relu_mask no_mask = {0};
     struct ref dy = REF_IN(relu_grad, dy), dx = REF_OUT(relu_grad, dx), grad_sums = REF_OUT(relu_grad, grad_sums);
     struct ref x = REF_IN(relu_grad, bn_x), mean_rstd = REF_IN(relu_grad, mean_rstd),
                grad_sums2  = REF_OUT(relu_grad, grad_sums2);
     struct ref          x2 = REF_IN(relu_grad, bn2_x), mean_rstd2 = REF_IN(relu_grad, mean_rstd2);
     struct ref_epilogue epilogue = {.add = REF_IN(relu_grad, add), .mask = {.y = REF_IN(relu_grad, y)}};
     CR_PARALLEL(i, dx.elems) ref_put(&dx, i, ref_epilogue_apply(&epilogue, i, i % dx.C, ref_get(&dy, i)));
-    if (grad_sums.data) cr_ref_sum_grads(device, &dx, &no_mask, &x, &mean_rstd, &grad_sums);
-    if (grad_sums2.data) cr_ref_sum_grads(device, &dx, &no_mask, &x2, &mean_rstd2, &grad_sums2);
+    cr_ref_sum_grads(device, &dx, NULL, &x, &mean_rstd, &grad_sums);
+    cr_ref_sum_grads(device, &dx, NULL, &x2, &mean_rstd2, &grad_sums2);
 }

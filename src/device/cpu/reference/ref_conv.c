@@ -229,7 +229,6 @@ REF_KERNEL(group_conv_dgrad) {
 }
 
 REF_KERNEL(conv_dgrad) {
-    static const struct ref_relu_mask no_mask = {0};
     struct ref_conv v = ref_conv_of(call, REF_OUT(conv_dgrad, dx), REF_IN(conv_dgrad, w), REF_IN(conv_dgrad, dy));
     struct ref      x = REF_IN(conv_dgrad, bn_x), mean_rstd = REF_IN(conv_dgrad, mean_rstd),
                grad_sums = REF_OUT(conv_dgrad, grad_sums);
@@ -237,7 +236,7 @@ REF_KERNEL(conv_dgrad) {
     v.epilogue.mask      = (struct ref_relu_mask){
              .x = x, .mean_rstd = mean_rstd, .gamma = REF_IN(conv_dgrad, gamma), .beta = REF_IN(conv_dgrad, beta)};
     cr_ref_dgrad(device, &v);
-    if (grad_sums.data) cr_ref_sum_grads(device, &v.x, &no_mask, &x, &mean_rstd, &grad_sums);
+    cr_ref_sum_grads(device, &v.x, NULL, &x, &mean_rstd, &grad_sums);
 }
 
 /* ---- gradient of the filter: dw[k,r,s,c] (+)= sum over n,p,q of dy[n,p,q,k] * x[n,h,w,c] ---- */

@@ -3,7 +3,6 @@
 #include "device/cpu/reference/ref_conv.h"
 
 REF_KERNEL(conv_grad) {
-    static const struct ref_relu_mask no_mask = {0};
     struct ref g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coeffs = REF_IN(conv_grad, dy_coeffs),
                dy = g;
     struct ref w = REF_IN(conv_grad, w), x = REF_IN(conv_grad, x), scale_bias = REF_IN(conv_grad, scale_bias),
@@ -37,7 +36,7 @@ REF_KERNEL(conv_grad) {
     else if (mean_rstd.data)
         v.epilogue.mask = (struct ref_relu_mask){.x = x, .scale_bias = scale_bias};
     cr_ref_dgrad(device, &v);
-    if (grad_sums.data) cr_ref_sum_grads(device, &dx, &no_mask, bn_x.data ? &bn_x : &x, &mean_rstd, &grad_sums);
+    cr_ref_sum_grads(device, &dx, NULL, bn_x.data ? &bn_x : &x, &mean_rstd, &grad_sums);
     if (call->op->in[CR_IN_conv_grad_gamma] >= 0)
         cr_ref_grad_finalize(&(struct ref_grad_finalize){.attr      = call->op->attr.conv.bn,
                                                          .grad_sums = grad_sums,

@@ -287,8 +287,7 @@ static void dgrad_row(const struct gram_dgrad *v, int64_t n, int64_t h) {
 }
 
 REF_KERNEL(gram_dgrad) {
-    static const struct ref_relu_mask no_mask = {0};
-    struct ref                        x = REF_IN(gram_dgrad, x), scale_bias = REF_IN(gram_dgrad, scale_bias), a = x,
+    struct ref x = REF_IN(gram_dgrad, x), scale_bias = REF_IN(gram_dgrad, scale_bias), a = x,
                mean_rstd = REF_IN(gram_dgrad, mean_rstd), grad_sums = REF_OUT(gram_dgrad, grad_sums);
     ref_conv_activate(device, &a, &scale_bias, call->workspace);
     struct gram_dgrad v = {.q           = pixels_of(a, call->op->attr.conv.stride),
@@ -301,5 +300,5 @@ REF_KERNEL(gram_dgrad) {
                            .relu        = call->op->attr.conv.relu};
     if (mean_rstd.data) v.epilogue.mask = (struct ref_relu_mask){.x = x, .scale_bias = scale_bias};
     CR_PARALLEL(i, v.dx.N * v.dx.H) dgrad_row(&v, i / v.dx.H, i % v.dx.H);
-    if (grad_sums.data) cr_ref_sum_grads(device, &v.dx, &no_mask, &x, &mean_rstd, &grad_sums);
+    cr_ref_sum_grads(device, &v.dx, NULL, &x, &mean_rstd, &grad_sums);
 }

@@ -60,7 +60,6 @@ static void adam_moments(const struct update *u, int64_t i, double g, double *m,
     *v = u->attr.beta2 * ref_get(&u->second, i) + (1 - u->attr.beta2) * g * g;
 }
 
-/* Updates the moments of element i. */
 static void move_moments(const struct update *u, int64_t i, double g, double *m, double *v) {
     adam_moments(u, i, g, m, v);
     ref_put(&u->momentum, i, *m);

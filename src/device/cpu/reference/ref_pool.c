@@ -12,6 +12,11 @@ struct maxpool {
     int64_t    stride, pad, window;
 };
 
+static struct maxpool maxpool_of(const struct cr_call *call, struct ref x, struct ref y, struct ref index) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    return (struct maxpool){.x = x, .y = y, .index = index, .stride = a->stride, .pad = a->pad, .window = a->window};
+}
+
 REF_INLINE double pool_value(const struct maxpool *v, int64_t i, int64_t c) {
     if (!v->scale_bias.data) return ref_get(&v->x, i);
     uint64_t         stored = 0; /* holds one number of x's type */
@@ -41,16 +46,9 @@ static void maxpool_element(const struct maxpool *v, int64_t n, int64_t p, int64
 }
 
 REF_KERNEL(maxpool) {
-    const struct cr_conv_attr *a    = &call->op->attr.conv;
-    struct maxpool             v    = {.x          = REF_IN(maxpool, x),
-                                       .y          = REF_OUT(maxpool, y),
-                                       .index      = REF_OUT(maxpool, index),
-                                       .scale_bias = REF_IN(maxpool, scale_bias),
-                                       .stride     = a->stride,
-                                       .pad        = a->pad,
-                                       .window     = a->window};
-    int64_t                    rows = v.y.N * v.y.H;
-    CR_PARALLEL(i, rows)
+    struct maxpool v = maxpool_of(call, REF_IN(maxpool, x), REF_OUT(maxpool, y), REF_OUT(maxpool, index));
+    v.scale_bias     = REF_IN(maxpool, scale_bias);
+    CR_PARALLEL(i, v.y.N * v.y.H)
         for (int64_t q = 0; q < v.y.W; q++)
             for (int64_t c = 0; c < v.y.C; c++) maxpool_element(&v, i / v.y.H, i % v.y.H, q, c);
 }
@@ -74,15 +72,9 @@ static double maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h
 }
 
 REF_KERNEL(maxpool_grad) {
-    const struct cr_conv_attr *a    = &call->op->attr.conv;
-    struct maxpool             v    = {.x      = REF_OUT(maxpool_grad, dx),
-                                       .y      = REF_IN(maxpool_grad, dy),
-                                       .index  = REF_IN(maxpool_grad, index),
-                                       .stride = a->stride,
-                                       .pad    = a->pad,
-                                       .window = a->window};
-    int64_t                    rows = v.x.N * v.x.H;
-    CR_PARALLEL(i, rows)
+    const struct maxpool v =
+        maxpool_of(call, REF_OUT(maxpool_grad, dx), REF_IN(maxpool_grad, dy), REF_IN(maxpool_grad, index));
+    CR_PARALLEL(i, v.x.N * v.x.H)
         for (int64_t w = 0; w < v.x.W; w++)
             for (int64_t c = 0; c < v.x.C; c++)
                 ref_put(&v.x, at4(&v.x, i / v.x.H, i % v.x.H, w, c),
@@ -99,10 +91,7 @@ struct pool_bn {
 
 static struct pool_bn pool_bn_of(const struct cr_call *call, struct ref dy, struct ref index, struct ref x,
                                  struct ref scale_bias) {
-    const struct cr_conv_attr *a = &call->op->attr.conv;
-    return (struct pool_bn){
-        .pool = {.x = x, .y = dy, .index = index, .stride = a->stride, .pad = a->pad, .window = a->window},
-        .mask = {.x = x, .scale_bias = scale_bias}};
+    return (struct pool_bn){.pool = maxpool_of(call, x, dy, index), .mask = {.x = x, .scale_bias = scale_bias}};
 }
 
 /* The gradient of element i of x behind the ReLU mask. */

@@ -21,22 +21,16 @@ static size_t padded(int64_t width) {
     return (size_t)(width + CR_STRIP - 1) / CR_STRIP * CR_STRIP;
 }
 
-/* For each thread 2 rows of double and 2 rows of float; shared: 2 rows of float (the repeated mean; one is unused). */
-static size_t sums_bytes(const struct sums_plan *plan) {
-    size_t row = padded(plan->shape.width);
-    return (size_t)plan->threads * row * (2 * sizeof(double) + 2 * sizeof(float)) + 2 * row * sizeof(float);
+static struct sums_plan plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const int x = op->kind == CR_OP_bn_sums ? op->in[CR_IN_bn_sums_x] : op->in[CR_IN_bn_grad_sums_x];
+    return (struct sums_plan){.shape = cr_simd_shape_of(&p->tensor[x]), .threads = cr_cpu_threads(device)};
 }
 
-static cr_status sums_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                              void **prepared, size_t *workspace_bytes) {
-    struct sums_plan *plan;
-    CR_ALLOC(plan, 1);
-    int x            = op->kind == CR_OP_bn_sums ? op->in[CR_IN_bn_sums_x] : op->in[CR_IN_bn_grad_sums_x];
-    plan->shape      = cr_simd_shape_of(&p->tensor[x]);
-    plan->threads    = cr_cpu_threads(device);
-    *workspace_bytes = sums_bytes(plan);
-    *prepared        = plan;
-    return CR_OK;
+/* For each thread 2 rows of double and 2 rows of float; shared: 2 rows of float (the repeated mean; one is unused). */
+CR_CPU_WORKSPACE(sums_bytes) {
+    const struct sums_plan plan = plan_of(device, p, op);
+    const size_t           row  = padded(plan.shape.width);
+    return (size_t)plan.threads * row * (2 * sizeof(double) + 2 * sizeof(float)) + 2 * row * sizeof(float);
 }
 
 struct sums {
@@ -119,23 +113,23 @@ CR_BY_LEVEL(void, sums_run, (const float *x, int64_t rows, int64_t width, struct
 }
 
 CR_CPU_LAUNCH(bn_sums_launch) {
-    const struct sums_plan     *plan = call->prepared;
+    const struct sums_plan      plan = plan_of(device, call->program, call->op);
     const float                *x    = call->in[CR_IN_bn_sums_x];
-    const struct cr_simd_shape *l    = &plan->shape;
-    CR_THREADS(t, plan->threads) {
-        struct sums s = sums_of(plan, call->workspace, t);
+    const struct cr_simd_shape *l    = &plan.shape;
+    CR_THREADS(t, plan.threads) {
+        struct sums s = sums_of(&plan, call->workspace, t);
         int64_t     begin, end;
-        cr_run_of(l->rows, t, plan->threads, &begin, &end);
+        cr_run_of(l->rows, t, plan.threads, &begin, &end);
         sums_clear(&s, l->width);
         sums_run(x + begin * l->width, end - begin, l->width, &s);
-        if (t == plan->threads - 1)
+        if (t == plan.threads - 1)
             for (int64_t i = 0; i < l->tail; i++) {
                 double v = (double)x[l->rows * l->width + i];
                 s.first[i] += v;
                 s.second[i] += v * v;
             }
     }
-    reduce_threads(plan, call->workspace, call->out[CR_OUT_bn_sums_sums], NULL);
+    reduce_threads(&plan, call->workspace, call->out[CR_OUT_bn_sums_sums], NULL);
 }
 
 /* ---- bn_grad_sums: sum g and sum g*(x - mean); rstd is applied when the sums of the threads are added ---- */
@@ -188,27 +182,26 @@ static void grad_tail(const float *dy, const float *x, const float *y, const flo
 }
 
 CR_CPU_LAUNCH(bn_grad_sums_launch) {
-    const struct sums_plan     *plan = call->prepared;
-    const struct cr_simd_shape *l    = &plan->shape;
+    const struct sums_plan      plan = plan_of(device, call->program, call->op);
+    const struct cr_simd_shape *l    = &plan.shape;
     const float                *dy = call->in[CR_IN_bn_grad_sums_dy], *x = call->in[CR_IN_bn_grad_sums_x];
     const float                *y = call->in[CR_IN_bn_grad_sums_y], *mean_rstd = call->in[CR_IN_bn_grad_sums_mean_rstd];
-    float                      *mean = shared_row(plan, call->workspace);
+    float                      *mean = shared_row(&plan, call->workspace);
     cr_simd_broadcast(l, mean_rstd, mean);
-    CR_THREADS(t, plan->threads) {
-        struct sums s = sums_of(plan, call->workspace, t);
+    CR_THREADS(t, plan.threads) {
+        struct sums s = sums_of(&plan, call->workspace, t);
         int64_t     begin, end;
-        cr_run_of(l->rows, t, plan->threads, &begin, &end);
+        cr_run_of(l->rows, t, plan.threads, &begin, &end);
         int64_t at = begin * l->width, done = l->rows * l->width;
         sums_clear(&s, l->width);
         grad_run(dy + at, x + at, y ? y + at : NULL, mean, end - begin, l->width, &s);
-        if (t == plan->threads - 1) grad_tail(dy + done, x + done, y ? y + done : NULL, mean, l->tail, &s);
+        if (t == plan.threads - 1) grad_tail(dy + done, x + done, y ? y + done : NULL, mean, l->tail, &s);
     }
-    reduce_threads(plan, call->workspace, call->out[CR_OUT_bn_grad_sums_grad_sums], mean_rstd + l->channels);
+    reduce_threads(&plan, call->workspace, call->out[CR_OUT_bn_grad_sums_grad_sums], mean_rstd + l->channels);
 }
 
-#define SUMS_KERNEL(kind, ...)                                                                                         \
-    CR_CPU_KERNEL(kind, CR_MATH_F32, .prepare = sums_prepare, .release = cr_free, __VA_ARGS__)
-const struct cr_kernel cr_cpu_bn_kernels[] = {
-    SUMS_KERNEL(bn_sums),
-    SUMS_KERNEL(bn_grad_sums, .optional_in = CR_IN_BIT(bn_grad_sums, y), .accepts = cr_has_plain_mask),
-    {0}};
+const struct cr_kernel cr_cpu_bn_kernels[] = {CR_CPU_KERNEL(bn_sums, CR_MATH_F32, .workspace = sums_bytes),
+                                              CR_CPU_KERNEL(bn_grad_sums, CR_MATH_F32,
+                                                            .optional_in = CR_IN_BIT(bn_grad_sums, y),
+                                                            .accepts = cr_has_plain_mask, .workspace = sums_bytes),
+                                              {0}};

@@ -6,22 +6,8 @@
 
 enum { AFFINE_PARTS = 4 }; /* parts of the repeated coefficients: scale, bias, add_scale, add_bias, or a, b, c */
 
-struct affine_plan {
-    struct cr_simd_shape shape;
-    int                  threads;
-    bool                 stream;
-};
-
-static cr_status affine_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                void **prepared, size_t *workspace_bytes) {
-    struct affine_plan *plan;
-    CR_ALLOC(plan, 1);
-    plan->shape      = cr_simd_shape_of(&p->tensor[op->out[0]]);
-    plan->threads    = cr_cpu_threads(device);
-    plan->stream     = plan->shape.width % CR_STRIP == 0 && cr_is_nontemporal(&p->tensor[op->out[0]], plan->threads);
-    *workspace_bytes = (size_t)plan->shape.width * AFFINE_PARTS * sizeof(float);
-    *prepared        = plan;
-    return CR_OK;
+CR_CPU_WORKSPACE(affine_bytes) {
+    return (size_t)cr_simd_shape_of(&p->tensor[op->out[0]]).width * AFFINE_PARTS * sizeof(float);
 }
 
 /* ---- bn_apply ---- */
@@ -68,12 +54,12 @@ CR_BY_LEVEL(void, apply, (const struct apply_call *a, int64_t begin, int64_t end
 }
 
 CR_CPU_LAUNCH(bn_apply_launch) {
-    const struct affine_plan   *plan       = call->prepared;
-    const struct cr_simd_shape *l          = &plan->shape;
-    const float                *scale_bias = call->in[CR_IN_bn_apply_scale_bias],
-                *add_scale_bias            = call->in[CR_IN_bn_apply_add_scale_bias];
-    float            *rows                 = call->workspace;
-    int64_t           w = l->width, C = l->channels;
+    const struct cr_tensor    *y          = &call->program->tensor[call->op->out[CR_OUT_bn_apply_y]];
+    const struct cr_simd_shape l          = cr_simd_shape_of(y);
+    const float               *scale_bias = call->in[CR_IN_bn_apply_scale_bias],
+                *add_scale_bias           = call->in[CR_IN_bn_apply_add_scale_bias];
+    float            *rows                = call->workspace;
+    int64_t           w = l.width, C = l.channels;
     struct apply_call a   = {.x         = call->in[CR_IN_bn_apply_x],
                              .add       = call->in[CR_IN_bn_apply_add],
                              .y         = call->out[CR_OUT_bn_apply_y],
@@ -83,19 +69,15 @@ CR_CPU_LAUNCH(bn_apply_launch) {
                              .add_scale = rows + 2 * w,
                              .add_bias  = rows + 3 * w};
     enum add_kind     add = !a.add ? ADD_NONE : add_scale_bias ? ADD_AFFINE : ADD_PLAIN;
-    a.stream              = plan->stream && a.y != a.x && a.y != a.add;
-    cr_simd_broadcast(l, scale_bias, rows);
-    cr_simd_broadcast(l, scale_bias + C, rows + w);
+    a.stream = w % CR_STRIP == 0 && cr_is_nontemporal(y, cr_cpu_threads(device)) && a.y != a.x && a.y != a.add;
+    cr_simd_broadcast(&l, scale_bias, rows);
+    cr_simd_broadcast(&l, scale_bias + C, rows + w);
     if (add_scale_bias) {
-        cr_simd_broadcast(l, add_scale_bias, rows + 2 * w);
-        cr_simd_broadcast(l, add_scale_bias + C, rows + 3 * w);
+        cr_simd_broadcast(&l, add_scale_bias, rows + 2 * w);
+        cr_simd_broadcast(&l, add_scale_bias + C, rows + 3 * w);
     }
-    CR_THREADS(t, plan->threads) {
-        int64_t begin, end;
-        cr_run_of(l->rows, t, plan->threads, &begin, &end);
-        apply(&a, begin, end, w, add);
-    }
-    for (int64_t i = 0; i < l->tail; i++) a.y[l->rows * w + i] = apply_one(&a, l->rows * w + i, i, add);
+    CR_EACH_RUN(l.rows, row, count, apply(&a, row, row + count, w, add));
+    for (int64_t i = 0; i < l.tail; i++) a.y[l.rows * w + i] = apply_one(&a, l.rows * w + i, i, add);
 }
 
 /* ---- bn_grad_apply: dx = a*g + b*x + c ---- */
@@ -137,25 +119,20 @@ CR_BY_LEVEL(void, grad, (const struct grad_call *k, int64_t begin, int64_t end, 
 }
 
 CR_CPU_LAUNCH(bn_grad_apply_launch) {
-    const struct affine_plan   *plan   = call->prepared;
-    const struct cr_simd_shape *l      = &plan->shape;
-    const float                *coeffs = call->in[CR_IN_bn_grad_apply_coeffs];
-    float                      *rows   = call->workspace;
-    int64_t                     w = l->width, C = l->channels;
-    struct grad_call            k = {.dy = call->in[CR_IN_bn_grad_apply_dy],
-                                     .x  = call->in[CR_IN_bn_grad_apply_x],
-                                     .y  = call->in[CR_IN_bn_grad_apply_y],
-                                     .dx = call->out[CR_OUT_bn_grad_apply_dx],
-                                     .a  = rows,
-                                     .b  = rows + w,
-                                     .c  = rows + 2 * w};
-    for (int i = 0; i < 3; i++) cr_simd_broadcast(l, coeffs + i * C, rows + i * w);
-    CR_THREADS(t, plan->threads) {
-        int64_t begin, end;
-        cr_run_of(l->rows, t, plan->threads, &begin, &end);
-        grad(&k, begin, end, w);
-    }
-    for (int64_t i = 0; i < l->tail; i++) k.dx[l->rows * w + i] = grad_one(&k, l->rows * w + i, i, k.y != NULL);
+    const struct cr_simd_shape l = cr_simd_shape_of(&call->program->tensor[call->op->out[CR_OUT_bn_grad_apply_dx]]);
+    const float               *coeffs = call->in[CR_IN_bn_grad_apply_coeffs];
+    float                     *rows   = call->workspace;
+    int64_t                    w = l.width, C = l.channels;
+    struct grad_call           k = {.dy = call->in[CR_IN_bn_grad_apply_dy],
+                                    .x  = call->in[CR_IN_bn_grad_apply_x],
+                                    .y  = call->in[CR_IN_bn_grad_apply_y],
+                                    .dx = call->out[CR_OUT_bn_grad_apply_dx],
+                                    .a  = rows,
+                                    .b  = rows + w,
+                                    .c  = rows + 2 * w};
+    for (int i = 0; i < 3; i++) cr_simd_broadcast(&l, coeffs + i * C, rows + i * w);
+    CR_EACH_RUN(l.rows, row, count, grad(&k, row, row + count, w));
+    for (int64_t i = 0; i < l.tail; i++) k.dx[l.rows * w + i] = grad_one(&k, l.rows * w + i, i, k.y != NULL);
 }
 
 /* ---- channel_scale ---- */
@@ -168,17 +145,12 @@ CR_BY_LEVEL(void, scale_rows,
 }
 
 CR_CPU_LAUNCH(channel_scale_launch) {
-    const struct affine_plan   *plan  = call->prepared;
-    const struct cr_simd_shape *l     = &plan->shape;
-    const float                *dy    = call->in[CR_IN_channel_scale_dy];
-    float                      *scale = call->workspace, *dx = call->out[CR_OUT_channel_scale_dx];
-    cr_simd_broadcast(l, call->in[CR_IN_channel_scale_scale_bias], scale);
-    CR_THREADS(t, plan->threads) {
-        int64_t begin, end;
-        cr_run_of(l->rows, t, plan->threads, &begin, &end);
-        scale_rows(dy, scale, dx, begin, end, l->width);
-    }
-    for (int64_t i = l->rows * l->width; i < l->rows * l->width + l->tail; i++) dx[i] = dy[i] * scale[i % l->width];
+    const struct cr_simd_shape l     = cr_simd_shape_of(&call->program->tensor[call->op->out[CR_OUT_channel_scale_dx]]);
+    const float               *dy    = call->in[CR_IN_channel_scale_dy];
+    float                     *scale = call->workspace, *dx = call->out[CR_OUT_channel_scale_dx];
+    cr_simd_broadcast(&l, call->in[CR_IN_channel_scale_scale_bias], scale);
+    CR_EACH_RUN(l.rows, row, count, scale_rows(dy, scale, dx, row, row + count, l.width));
+    for (int64_t i = l.rows * l.width; i < l.rows * l.width + l.tail; i++) dx[i] = dy[i] * scale[i % l.width];
 }
 
 /* ---- fold_bn: into the filter of the convolution before ---- */
@@ -208,8 +180,7 @@ CR_CPU_LAUNCH(fold_bn_launch) {
     }
 }
 
-#define AFFINE_KERNEL(kind, ...)                                                                                       \
-    CR_CPU_KERNEL(kind, CR_MATH_F32, .prepare = affine_prepare, .release = cr_free, __VA_ARGS__)
+#define AFFINE_KERNEL(kind, ...) CR_CPU_KERNEL(kind, CR_MATH_F32, .workspace = affine_bytes, __VA_ARGS__)
 const struct cr_kernel cr_cpu_bn_apply_kernels[] = {
     AFFINE_KERNEL(bn_apply, .optional_in = CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) |
                                            CR_IN_BIT(bn_apply, add_scale_bias)),

@@ -78,7 +78,6 @@ struct row_call {
     int64_t      W;
 };
 
-/* One output row. */
 CR_BY_LEVEL(void, output_row, (const struct row_call *v), (v)) {
     for (int64_t q = 0; q < v->W; q += PIXELS) {
         f32x16             sum[PIXELS];
@@ -96,8 +95,8 @@ CR_BY_LEVEL(void, output_row, (const struct row_call *v), (v)) {
 
 /* ---- kernels ---- */
 
-static cr_status run(struct cr_device *device, const struct cr_tensor *image, const float *x, const float *packed,
-                     float *y) {
+static void run(struct cr_device *device, const struct cr_tensor *image, const float *x, const float *packed,
+                float *y) {
     const int64_t H = image->dim[1], W = image->dim[2], rows = image->dim[0] * H, by = W * CHANNELS;
     CR_PARALLEL(i, rows) {
         const float    *at = x + i * by;
@@ -107,7 +106,6 @@ static cr_status run(struct cr_device *device, const struct cr_tensor *image, co
                               .W      = W};
         output_row(&v);
     }
-    return CR_OK;
 }
 
 /* The filter in the order in which tiles read it. */
@@ -115,16 +113,16 @@ CR_CPU_WORKSPACE(packed_bytes) {
     return p->tensor[op->in[op->kind == CR_OP_conv ? CR_IN_conv_w : CR_IN_conv_dgrad_w]].bytes;
 }
 
-static cr_status conv3_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(conv3_launch) {
     pack(call->in[CR_IN_conv_w], false, call->workspace);
-    return run(device, &call->program->tensor[call->op->in[CR_IN_conv_x]], call->in[CR_IN_conv_x], call->workspace,
-               call->out[CR_OUT_conv_y]);
+    run(device, &call->program->tensor[call->op->in[CR_IN_conv_x]], call->in[CR_IN_conv_x], call->workspace,
+        call->out[CR_OUT_conv_y]);
 }
 
-static cr_status conv3_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(conv3_dgrad_launch) {
     pack(call->in[CR_IN_conv_dgrad_w], true, call->workspace);
-    return run(device, &call->program->tensor[call->op->in[CR_IN_conv_dgrad_dy]], call->in[CR_IN_conv_dgrad_dy],
-               call->workspace, call->out[CR_OUT_conv_dgrad_dx]);
+    run(device, &call->program->tensor[call->op->in[CR_IN_conv_dgrad_dy]], call->in[CR_IN_conv_dgrad_dy],
+        call->workspace, call->out[CR_OUT_conv_dgrad_dx]);
 }
 
 #define CONV3_KERNEL(name, kind)                                                                                       \

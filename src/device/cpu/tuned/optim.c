@@ -241,11 +241,10 @@ static struct update update_of(const struct cr_call *call, const double *state) 
 
 /* For all update rules, which have the common slots at the same indices. */
 CR_CPU_LAUNCH(update_launch) {
-    const int     threads = cr_cpu_threads(device);
-    const int64_t elems   = call->program->store->value_elems;
-    const size_t  bytes   = (size_t)elems * sizeof(float);
-    double       *state   = call->out[CR_OUT_sgd_state];
-    const bool    good    = ((const float *)call->in[CR_IN_sgd_norm])[1] == 0;
+    const int64_t elems = call->program->store->value_elems;
+    const size_t  bytes = (size_t)elems * sizeof(float);
+    double       *state = call->out[CR_OUT_sgd_state];
+    const bool    good  = ((const float *)call->in[CR_IN_sgd_norm])[1] == 0;
     cr_copy_old(call->out[CR_OUT_sgd_value], call->in[CR_IN_sgd_value], bytes);
     cr_copy_old(call->out[CR_OUT_sgd_momentum], call->in[CR_IN_sgd_momentum], bytes);
     cr_copy_old(state, call->in[CR_IN_sgd_state], CR_STATE_COUNT * sizeof(double));
@@ -253,11 +252,8 @@ CR_CPU_LAUNCH(update_launch) {
     struct update u = update_of(call, state);
     u.w             = call->out[CR_OUT_sgd_value];
     u.m             = call->out[CR_OUT_sgd_momentum];
-    CR_THREADS(k, threads) {
-        int64_t begin, end;
-        cr_run_of(elems / CR_STRIP, k, threads, &begin, &end);
-        if (good) update_part(&u, begin * CR_STRIP, end * CR_STRIP);
-    }
+    if (good)
+        CR_EACH_RUN(elems / CR_STRIP, strip, count, update_part(&u, strip * CR_STRIP, (strip + count) * CR_STRIP));
     cr_cpu_count_update(state, good, u.attr);
 }
 

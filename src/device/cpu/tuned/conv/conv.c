@@ -85,7 +85,7 @@ static void complete(struct cr_device *device, const struct cr_call *call) {
     s->is_packed = true;
 }
 
-static cr_status run(struct cr_device *device, const struct cr_call *call, const float *w, struct cr_conv_io *io) {
+static void run(struct cr_device *device, const struct cr_call *call, const float *w, struct cr_conv_io *io) {
     struct prepared *s       = call->prepared;
     const int        threads = cr_cpu_threads(device);
     float           *scratch = call->workspace, *packed = s->packed ? s->packed : scratch;
@@ -94,23 +94,22 @@ static cr_status run(struct cr_device *device, const struct cr_call *call, const
     s->is_packed = true;
     io->packed   = packed;
     s->method->run(&s->plan, io, scratch, threads);
-    return CR_OK;
 }
 
-static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(conv_launch) {
     struct cr_conv_io io = {.x    = call->in[CR_IN_conv_x],    /* [N,H,W,C] */
                             .bias = call->in[CR_IN_conv_bias], /* [K] */
                             .add  = call->in[CR_IN_conv_add],  /* [N,P,Q,K] */
                             .y    = call->out[CR_OUT_conv_y],  /* [N,P,Q,K] */
                             .relu = call->op->attr.conv.relu};
-    return run(device, call, call->in[CR_IN_conv_w], &io);
+    run(device, call, call->in[CR_IN_conv_w], &io);
 }
 
-static cr_status conv_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+CR_CPU_LAUNCH(conv_dgrad_launch) {
     struct cr_conv_io io = {.x   = call->in[CR_IN_conv_dgrad_dy],  /* [N,P,Q,K] */
                             .add = call->in[CR_IN_conv_dgrad_add], /* [N,H,W,C] */
                             .y   = call->out[CR_OUT_conv_dgrad_dx]}; /* [N,H,W,C] */
-    return run(device, call, call->in[CR_IN_conv_dgrad_w], &io);
+    run(device, call, call->in[CR_IN_conv_dgrad_w], &io);
 }
 
 const struct cr_kernel cr_cpu_conv_kernels[] = {

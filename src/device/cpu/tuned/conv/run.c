@@ -312,7 +312,6 @@ static void run_panels(const struct task *t) {
 
 /* ---- the part of a thread ---- */
 
-/* Strip `i` of one window. */
 static void run_strip(struct task *t, int64_t i, float *scratch) {
     const struct cr_conv_window *v     = t->strips->window;
     const struct strip           strip = strip_at(t->strips, i, t->io->x, scratch);

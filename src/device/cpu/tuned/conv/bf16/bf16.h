@@ -62,7 +62,6 @@ struct cr_bf16_strip  cr_bf16_strip_at(const struct cr_bf16_strips *strips, int6
 
 /* ---- convert.c: rounding to bf16 ---- */
 
-/* Rounds `count` numbers. */
 void cr_bf16_round(const float *x, int64_t count, uint16_t *to);
 /* A tile of pairs: row[i] has `count` (at most 16) numbers, to[i/2][c][i%2] = row[i][c], 0 for c >= count. */
 void cr_bf16_pairs(const float *const row[CR_BF16_DEPTH], int64_t count, uint16_t *to);
