@@ -350,6 +350,10 @@ bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
 /* Whether the op's data has one type of the set `dtypes` (bit t: enum cr_dtype t) and all other slots have the types of
  * graph/ops.def. Of the op `fused`: each part; those before the last may also be in f32, like bn_finalize. */
 bool cr_op_has_types(const struct cr_program *program, const struct cr_op *op, unsigned dtypes);
+/* True for an op with the weights of a layer, which are in the slot CR_IN_conv_w. */
+static inline bool cr_op_has_weights(const struct cr_op *op) {
+    return op->kind == CR_OP_conv || op->kind == CR_OP_group_conv || op->kind == CR_OP_dense;
+}
 /* True for a convolution, or a gradient of one, with a sparsity pattern. */
 bool cr_op_has_sparsity_pattern(const struct cr_op *op);
 

@@ -3,15 +3,11 @@
 
 #include <stdio.h>
 
-static bool has_weights(const struct cr_op *op) {
-    return op->kind == CR_OP_conv || op->kind == CR_OP_group_conv || op->kind == CR_OP_dense;
-}
-
 double cr_model_flops(const struct cr_program *eval) {
     double sum = 0;
     for (int i = 0; i < eval->ops; i++) {
         double bytes, flops;
-        if (!has_weights(&eval->op[i])) continue;
+        if (!cr_op_has_weights(&eval->op[i])) continue;
         cr_op_cost(eval, &eval->op[i], &bytes, &flops);
         sum += flops;
     }
@@ -22,7 +18,7 @@ void cr_model_table(const struct cr_model *m, const struct cr_program *eval, str
     cr_text_add(out, "%-24s %-16s %14s %12s\n", "layer", "output (H,W,C)", "parameters", "MFLOP/image");
     for (int i = 0; i < eval->ops; i++) {
         const struct cr_op *op = &eval->op[i];
-        if (!has_weights(op)) continue;
+        if (!cr_op_has_weights(op)) continue;
         const struct cr_tensor *y = &eval->tensor[op->out[0]], *w = &eval->tensor[op->in[CR_IN_conv_w]];
         double                  bytes, flops;
         char                    shape[48];

@@ -222,11 +222,6 @@ int cr_model_emit(struct cr_net *net, const struct cr_model *m, int64_t batch, i
     return cr_layer_dense(net, "fc", x, m->classes);
 }
 
-static const char *program_name(enum cr_program_kind kind) {
-    static const char *const names[] = {"step", "micro_first", "micro", "micro_last", "eval"};
-    return names[kind];
-}
-
 /* With one value per channel the variance is 0 and the output of a batch norm is its bias, whatever the filters are:
  * the layers before it do not learn. PyTorch refuses this, too. */
 static cr_status check_batch_norms(const struct cr_config *c, const struct cr_program *p, int ranks) {
@@ -246,9 +241,10 @@ static cr_status check_batch_norms(const struct cr_config *c, const struct cr_pr
 
 cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum cr_program_kind kind, int64_t batch,
                            struct cr_program *p) {
-    bool      training = kind != CR_PROGRAM_EVAL;
-    cr_status status   = CR_OK;
-    cr_program_init(p, program_name(kind), &m->store);
+    static const char *const names[]  = {"step", "micro_first", "micro", "micro_last", "eval"};
+    bool                     training = kind != CR_PROGRAM_EVAL;
+    cr_status                status   = CR_OK;
+    cr_program_init(p, names[kind], &m->store);
     p->real             = m->real;
     const int     ranks = CR_MAX(m->ranks, 1);
     struct cr_net net   = {

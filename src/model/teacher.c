@@ -84,7 +84,7 @@ static cr_status make_constants(struct cr_teacher *teacher, const float *value, 
         (void)scale_bias_param(&p, &norm, store);
     }
     if (store->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the teacher");
-    CR_ALLOC_OUT(teacher->value, (size_t)CR_MAX(store->value_elems, (int64_t)1));
+    CR_ALLOC_OUT(teacher->value, (size_t)store->value_elems);
     memcpy(teacher->value, value, (size_t)given * sizeof *value);
     for (int i = 0; i < p.ops; i++)
         if (p.op[i].kind == CR_OP_bn_apply) fold(teacher, &p, &p.op[i], running);

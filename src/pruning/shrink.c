@@ -13,14 +13,6 @@ static int param_tensor(const struct cr_program *p, const struct cr_param_store 
     return cr_tensor_store_find(p, running ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE, param);
 }
 
-static bool has_weights(const struct cr_op *op) {
-    return op->kind == CR_OP_conv || op->kind == CR_OP_group_conv || op->kind == CR_OP_dense;
-}
-
-static int weights_of(const struct cr_op *op) {
-    return op->in[CR_IN_conv_w]; /* the same slot in all ops with weights */
-}
-
 /* ---- importance ---- */
 
 /* Adds the squares of all weights, or the magnitudes of all gammas, to the units that they belong to. */
@@ -143,8 +135,8 @@ static void describe_ops(struct choice *c) {
     const struct cr_channel_groups *g = c->shrink->groups;
     const struct cr_program        *p = g->program;
     for (int i = 0; i < p->ops; i++) {
-        if (!has_weights(&p->op[i])) continue;
-        const int               t = weights_of(&p->op[i]);
+        if (!cr_op_has_weights(&p->op[i])) continue;
+        const int               t = p->op[i].in[CR_IN_conv_w];
         const struct cr_tensor *w = &p->tensor[t], *y = &p->tensor[p->op[i].out[0]];
         struct weighted_op     *o = &c->op[c->ops++];
         o->window                 = (double)(y->dim[0] * y->dim[1] * y->dim[2] * w->dim[1] * w->dim[2]);

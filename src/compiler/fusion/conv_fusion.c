@@ -92,12 +92,7 @@ static void find_accepted_backward(const struct cr_conv_fusions *f, const struct
 
 static int64_t op_ps(struct cr_conv_fusions *f, struct cr_op op) {
     const double seconds_max = 1e3; /* the sum of thousands of ops fits in 64 bits */
-    double       seconds     = 0;
-    if (f->status != CR_OK) return 0;
-    if (f->cost_model->cost)
-        f->status = f->cost_model->cost(f->cost_model->self, f->edit->program, &op, &seconds);
-    else
-        seconds = cr_op_seconds(f->cost_model, f->edit->program, &op);
+    const double seconds     = cr_fuse_seconds(f->edit, f->cost_model, &op);
     return llround(1e12 * (seconds >= 0 ? fmin(seconds, seconds_max) : seconds_max));
 }
 
@@ -216,7 +211,7 @@ cr_status cr_conv_fusions_find(struct cr_conv_fusions *f, struct cr_edit *edit,
     CR_TRY(cr_conv_fusions_match(f));
     for (int i = 0; i < f->candidates; i++) list_options(f, &f->candidate[i]);
     for (int i = 0; i < f->candidates; i++) find_edge_cost(f, &f->candidate[i]);
-    return f->status;
+    return edit->failure;
 }
 
 void cr_conv_fusions_close(struct cr_conv_fusions *f) {

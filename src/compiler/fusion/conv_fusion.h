@@ -84,7 +84,6 @@ struct cr_conv_fusions {
     const struct cr_cost_model *cost_model; /* borrowed */
     struct cr_fusion_candidate *candidate;  /* [candidates], in program order */
     int                         candidates;
-    cr_status                   status;              /* first error of cost_model->cost */
     int64_t                     plain_ps, chosen_ps; /* total cost in picoseconds without fusion and as chosen */
 };
 
