@@ -236,7 +236,7 @@ static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, 
     return CR_OK;
 }
 
-static int32_t folder_label(const struct cr_dataset *dataset, int64_t sample) {
+int32_t cr_folder_label(const struct cr_dataset *dataset, int64_t sample) {
     const struct cr_image_folder *folder = dataset->state;
     return folder->images[sample].label;
 }
@@ -268,7 +268,7 @@ static uint64_t folder_digest(const struct cr_dataset *dataset, int64_t sample, 
     return digest;
 }
 
-static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name,   folder_label,
+static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name,   cr_folder_label,
                                                  folder_close, folder_digest, NULL};
 
 /* Hash of the paths, which contain the classes of a folder. */

@@ -138,16 +138,18 @@ extern const char *const cr_train_names[], *const cr_val_names[];
 /* Creates dataset->state, a struct cr_image_folder with this root, and sets dataset->ops. CR_ERR_CONFIG: the folder
  * does not exist. */
 CR_MUST cr_status cr_folder_begin(const struct cr_config *config, const char *root, struct cr_dataset *dataset);
+/* The label of an image of a dataset whose state begins with a struct cr_image_folder. */
+int32_t cr_folder_label(const struct cr_dataset *dataset, int64_t sample);
 /* The images from `first` on belong to one class. Keeps those of the split, sorted by name: a fraction is held out by
  * the hash of the name (at least one image and never all). */
 void cr_folder_divide(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split);
-/* Sets count, class_counts and fingerprint of the dataset after all images were added. */
 /* Says that classes whose names are numbers are sorted as text, if that is another order: 0, 1, 10, 2. */
 void cr_folder_say_order(const struct cr_dataset *dataset, const char *root);
 /* Whether there are at least so many folders in root/name. */
 bool cr_folder_holds(const char *root, const char *name, int folders);
 /* The error for a root whose only folder is `only`, which may be the folder that was meant. */
 CR_MUST cr_status cr_folder_fail_one_class(const char *root, const char *only);
+/* Sets count, class_counts and fingerprint of the dataset after all images were added. */
 CR_MUST cr_status cr_folder_finish(struct cr_dataset *dataset);
 /* The same when images have several labels: the label of an image is a row of rows[][dataset->label_words]. Sets
  * dataset->label_rows too. */

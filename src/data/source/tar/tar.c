@@ -23,7 +23,7 @@ struct samples { /* of one split */
     struct cr_tar_texts    labels; /* the label of an image is its number here until the classes are known */
 };
 struct state {
-    struct cr_image_folder images; /* at the start: cr_folder_finish expects it there */
+    struct cr_image_folder images; /* at the start, where cr_folder_label and cr_folder_finish expect it */
     char                 **path;   /* [archives] */
     struct cr_pack_map   **map;    /* [archives] */
     int64_t                archives;
@@ -68,11 +68,6 @@ static cr_status tar_fetch(const struct cr_dataset *dataset, int64_t sample, str
     return CR_OK;
 }
 
-static int32_t tar_label(const struct cr_dataset *dataset, int64_t sample) {
-    const struct state *s = dataset->state;
-    return s->images.images[sample].label;
-}
-
 static uint64_t tar_digest(const struct cr_dataset *dataset, int64_t sample, uint8_t *head) {
     const struct state *s = dataset->state;
     const char         *name;
@@ -104,7 +99,7 @@ static void tar_close(struct cr_dataset *dataset) {
     cr_free(s);
 }
 
-static const struct cr_dataset_ops tar_ops = {tar_fetch, tar_name, tar_label, tar_close, tar_digest, NULL};
+static const struct cr_dataset_ops tar_ops = {tar_fetch, tar_name, cr_folder_label, tar_close, tar_digest, NULL};
 
 /* ---- opening ---- */
 
