@@ -17,11 +17,13 @@ typedef dnnl_memory_desc_t       cr_dnnl_md_own;
 typedef const_dnnl_memory_desc_t cr_dnnl_md_ref;
 #define CR_DNNL_MD(own) (own)
 #define CR_DNNL_ARG_FILTER_SCALES (DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS)
+#define CR_DNNL_APPEND_SUM(ops) dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef)
 #else
 typedef dnnl_memory_desc_t        cr_dnnl_md_own;
 typedef const dnnl_memory_desc_t *cr_dnnl_md_ref;
 #define CR_DNNL_MD(own) (&(own))
 #define CR_DNNL_ARG_FILTER_SCALES DNNL_ARG_ATTR_OUTPUT_SCALES
+#define CR_DNNL_APPEND_SUM(ops) dnnl_post_ops_append_sum(ops, 1.0f)
 #endif
 
 struct cr_dnnl_layout; /* device/cpu/onednn/dnnl_layouts.c */
@@ -41,11 +43,9 @@ CR_MUST cr_status cr_dnnl_check(dnnl_status_t status, const char *what);
 /* dnnl_primitive_create, which crashes when there is no memory for its code; dnnl_out_of_memory then. */
 dnnl_status_t cr_dnnl_primitive_create(dnnl_primitive_t *out, const_dnnl_primitive_desc_t desc);
 
-/* Creates the descriptor of a four-dimensional f32 tensor with dims in the order N, C, H, W and this layout. */
-CR_MUST cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag);
-/* The same with `dims` dimensions and elements of this type. */
-CR_MUST cr_status cr_dnnl_md_typed(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
-                                   dnnl_format_tag_t tag);
+/* Creates the descriptor of a tensor with `count` dimensions, of images in the order N, C, H, W, and this layout. */
+CR_MUST cr_status cr_dnnl_md(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
+                             dnnl_format_tag_t tag);
 void              cr_dnnl_md_free(cr_dnnl_md_own *md); /* accepts a zeroed descriptor */
 /* Bytes of a tensor in the workspace. */
 static inline size_t cr_dnnl_bytes(cr_dnnl_md_ref md) {
@@ -78,7 +78,4 @@ CR_MUST cr_status cr_dnnl_qconv_desc(const struct cr_dnnl_qconv *conv, dnnl_engi
 CR_MUST cr_status cr_dnnl_qconv_layout(struct cr_device *device, const struct cr_dnnl_qconv *conv,
                                        const_dnnl_primitive_desc_t *out);
 void              cr_dnnl_layouts_free(struct dnnl_handles *handles);
-/* Makes the primitive add its result to the destination. */
-CR_MUST cr_status cr_dnnl_append_sum(dnnl_post_ops_t ops);
-
 #endif

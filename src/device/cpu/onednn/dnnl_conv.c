@@ -71,10 +71,10 @@ static cr_status describe(const struct operands *o, struct descriptors *d) {
     const int64_t     g = o->x->dim[3] / o->w->dim[3];
     const dnnl_dims_t w = {g, o->w->dim[0] / g, o->w->dim[3], o->w->dim[1], o->w->dim[2]};
     const dnnl_dims_t y = {o->y->dim[0], o->y->dim[3], o->y->dim[1], o->y->dim[2]};
-    CR_TRY(cr_dnnl_md(&d->x, x, dnnl_nhwc));
-    CR_TRY(cr_dnnl_md(&d->y, y, dnnl_nhwc));
-    CR_TRY(cr_dnnl_md_typed(&d->w_user, 5, w, dnnl_f32, dnnl_gohwi));
-    return cr_dnnl_md_typed(&d->w, 5, w, dnnl_f32, dnnl_format_tag_any);
+    CR_TRY(cr_dnnl_md(&d->x, 4, x, dnnl_f32, dnnl_nhwc));
+    CR_TRY(cr_dnnl_md(&d->y, 4, y, dnnl_f32, dnnl_nhwc));
+    CR_TRY(cr_dnnl_md(&d->w_user, 5, w, dnnl_f32, dnnl_gohwi));
+    return cr_dnnl_md(&d->w, 5, w, dnnl_f32, dnnl_format_tag_any);
 }
 
 static cr_status make_reorder(struct conv_state *s, cr_dnnl_md_ref from, cr_dnnl_md_ref to, bool add,
@@ -86,7 +86,7 @@ static cr_status make_reorder(struct conv_state *s, cr_dnnl_md_ref from, cr_dnnl
     DNNL_TRY_OUT(dnnl_primitive_attr_create(&attr));
     if (add) { /* dw += */
         DNNL_TRY_OUT(dnnl_post_ops_create(&ops));
-        CR_TRY_OUT(cr_dnnl_append_sum(ops));
+        DNNL_TRY_OUT(CR_DNNL_APPEND_SUM(ops));
         DNNL_TRY_OUT(dnnl_primitive_attr_set_post_ops(attr, ops));
     }
     DNNL_TRY_OUT(dnnl_reorder_primitive_desc_create(&pd, from, engine, to, engine, attr));

@@ -114,7 +114,7 @@ static cr_status pack_open(struct cr_device *device, const struct cr_dnnl_qconv 
     CR_ALLOC(s, 1);
     s->stream = h->stream;
     CR_TRY_OUT(cr_dnnl_qconv_layout(device, c, &conv));
-    CR_TRY_OUT(cr_dnnl_md_typed(&from, 4, w, dnnl_s8, dnnl_ohwi));
+    CR_TRY_OUT(cr_dnnl_md(&from, 4, w, dnnl_s8, dnnl_ohwi));
     const cr_dnnl_md_ref to = dnnl_primitive_desc_query_md(conv, dnnl_query_weights_md, 0);
     DNNL_TRY_OUT(dnnl_reorder_primitive_desc_create(&pd, CR_DNNL_MD(from), h->engine, to, h->engine, NULL));
     DNNL_TRY_OUT(cr_dnnl_primitive_create(&s->reorder, pd));
@@ -234,7 +234,7 @@ static cr_status create(struct qconv *s) {
     s->shape.scale     = s->numbers;
     s->shape.add_scale = s->coeffs[2 * K[0]];
     CR_TRY_OUT(cr_dnnl_qconv_desc(&s->shape, engine, &pd));
-    CR_TRY_OUT(cr_dnnl_md_typed(&scale, 1, K, dnnl_f32, dnnl_a));
+    CR_TRY_OUT(cr_dnnl_md(&scale, 1, K, dnnl_f32, dnnl_a));
     DNNL_TRY_OUT(cr_dnnl_primitive_create(&s->conv, pd));
     const struct {
         dnnl_memory_t *memory;

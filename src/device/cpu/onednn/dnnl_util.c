@@ -79,26 +79,18 @@ out:
     return status;
 }
 
-cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
-    return cr_dnnl_md_typed(md, 4, dims, dnnl_f32, tag);
-}
-
 /* ---- oneDNN 3: descriptors are handles, primitive descriptors are created in one step ---- */
 
 #if DNNL_VERSION_MAJOR >= 3
 
-cr_status cr_dnnl_md_typed(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
-                           dnnl_format_tag_t tag) {
+cr_status cr_dnnl_md(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
+                     dnnl_format_tag_t tag) {
     return cr_dnnl_check(dnnl_memory_desc_create_with_tag(md, count, dims, type, tag), "memory descriptor");
 }
 
 void cr_dnnl_md_free(cr_dnnl_md_own *md) {
     if (*md) dnnl_memory_desc_destroy(*md);
     *md = NULL;
-}
-
-cr_status cr_dnnl_append_sum(dnnl_post_ops_t ops) {
-    return cr_dnnl_check(dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef), "sum");
 }
 
 cr_status cr_dnnl_conv_desc(enum cr_op_kind kind, const struct cr_dnnl_conv_shape *s, dnnl_primitive_attr_t attr,
@@ -128,17 +120,13 @@ out:
 
 #else /* ---- oneDNN 2: descriptors are structures ---- */
 
-cr_status cr_dnnl_md_typed(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
-                           dnnl_format_tag_t tag) {
+cr_status cr_dnnl_md(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
+                     dnnl_format_tag_t tag) {
     return cr_dnnl_check(dnnl_memory_desc_init_by_tag(md, count, dims, type, tag), "memory descriptor");
 }
 
 void cr_dnnl_md_free(cr_dnnl_md_own *md) {
     (void)md;
-}
-
-cr_status cr_dnnl_append_sum(dnnl_post_ops_t ops) {
-    return cr_dnnl_check(dnnl_post_ops_append_sum(ops, 1.0f), "sum");
 }
 
 /* The gradients need the forward descriptor as a hint. */
@@ -215,10 +203,10 @@ cr_status cr_dnnl_qconv_desc(const struct cr_dnnl_qconv *c, dnnl_engine_t engine
     cr_dnnl_md_own        x = {0}, w = {0}, y = {0}, bias = {0};
     dnnl_primitive_attr_t attr   = NULL;
     cr_status             status = CR_OK;
-    CR_TRY_OUT(cr_dnnl_md_typed(&x, 4, dx, type_of(c->types.x), dnnl_nhwc));
-    CR_TRY_OUT(cr_dnnl_md_typed(&y, 4, dy, type_of(c->types.y), dnnl_nhwc));
-    CR_TRY_OUT(cr_dnnl_md_typed(&w, 4, dw, dnnl_s8, dnnl_format_tag_any));
-    CR_TRY_OUT(cr_dnnl_md_typed(&bias, 1, K, dnnl_f32, dnnl_a));
+    CR_TRY_OUT(cr_dnnl_md(&x, 4, dx, type_of(c->types.x), dnnl_nhwc));
+    CR_TRY_OUT(cr_dnnl_md(&y, 4, dy, type_of(c->types.y), dnnl_nhwc));
+    CR_TRY_OUT(cr_dnnl_md(&w, 4, dw, dnnl_s8, dnnl_format_tag_any));
+    CR_TRY_OUT(cr_dnnl_md(&bias, 1, K, dnnl_f32, dnnl_a));
     CR_TRY_OUT(make_attr(c, &attr));
 #if DNNL_VERSION_MAJOR >= 3
     const dnnl_dims_t no_dilation = {0};

@@ -122,8 +122,7 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
         release(s);
         return status;
     }
-    *prepared        = s;
-    *workspace_bytes = 0;
+    *prepared = s;
     if (op->kind == CR_OP_sparse_filter) return CR_OK;
     if (op->kind == CR_OP_conv_wgrad) {
         *workspace_bytes = cr_cpu_sparse_wgrad_workspace(&s->plan, &s->filter, threads);
