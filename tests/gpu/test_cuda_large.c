@@ -22,7 +22,6 @@ struct large {
     double            filter[C * C];
 };
 static struct large g;
-static bool         opened;
 
 static cr_status fill(int which, uint64_t seed) {
     const struct cr_backend *b     = g.device->backend;
@@ -84,16 +83,23 @@ static cr_status open_large(void) {
     return CR_OK;
 }
 
+static void close_large(void) {
+    for (int i = 0; i < IMAGES && g.device; i++) g.device->backend->release(g.device, g.at[i]);
+    for (int i = 0; i < IMAGES; i++) free(g.base[i]);
+    if (g.device) g.device->backend->release(g.device, g.small), g.device->backend->release(g.device, g.workspace);
+    cr_device_close(g.device);
+    cr_program_free(&g.p);
+}
+
 static bool ready(void) {
+    static bool opened, usable;
     if (!opened) {
-        const cr_status status = open_large();
-        opened                 = true;
-        if (status != CR_OK) {
-            CHECK_STATUS(status, CR_OK);
-            g.device = NULL;
-        }
+        opened    = true;
+        test_end_ = close_large;
+        CHECK_STATUS(open_large(), CR_OK);
+        usable = !test_failures_;
     }
-    return g.device != NULL;
+    return usable;
 }
 
 #define NEED_LARGE()                                                                                                   \
