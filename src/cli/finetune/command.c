@@ -125,13 +125,12 @@ static cr_status choose_device(struct cr_finetune *f) {
     return CR_OK;
 }
 
-static cr_status set_data(struct cr_finetune *f) {
-    CR_TRY(cr_finetune_set(f, "data", "kind", NULL, "%s", cr_word_data_kind(f->given->data.kind)));
-    CR_TRY(cr_finetune_set(f, "data", "root", NULL, "%s", f->root));
-    if (f->has_val) return CR_OK;
-    return cr_finetune_set(f, "data", "val_fraction",
-                           "held out of each class for validation, by a hash of the file names", "%g",
-                           f->given->data.val_fraction);
+static void set_data(struct cr_finetune *f) {
+    cr_finetune_set(f, "data.kind", NULL, "%s", cr_word_data_kind(f->given->data.kind));
+    cr_finetune_set(f, "data.root", NULL, "%s", f->root);
+    if (f->has_val) return;
+    cr_finetune_set(f, "data.val_fraction", "held out of each class for validation, by a hash of the file names", "%g",
+                    f->given->data.val_fraction);
 }
 
 /* ---- what was chosen ---- */
@@ -315,7 +314,7 @@ out:
 static cr_status choose(struct cr_finetune *f) {
     CR_TRY(choose_device(f));
     CR_TRY(open_data(f));
-    CR_TRY(set_data(f));
+    set_data(f);
     say_data(f);
     CR_TRY(cr_finetune_network(f));
     say_network(f);

@@ -11,10 +11,10 @@
 
 enum { CR_FINETUNE_CHOICES = 128 };
 
-/* A line of the INI file. The arena of struct cr_finetune owns the strings. */
+/* A line of the INI file. The arena of struct cr_finetune owns the value. */
 struct cr_finetune_choice {
-    const char *section, *key, *value;
-    const char *why; /* comment; NULL: none */
+    const char *key, *value; /* "optim.lr" */
+    const char *why;         /* comment; NULL: none */
 };
 
 struct cr_finetune {
@@ -47,13 +47,14 @@ struct cr_finetune {
     double                    seconds; /* estimated duration; 0: unknown */
     struct cr_finetune_choice choice[CR_FINETUNE_CHOICES];
     int                       choices;
+    bool                      failed; /* a choice was lost for lack of memory */
 };
 
 /* ---- choices (ini.c) ---- */
 
-/* Sets a key; the last call for a key wins. value and why are copied; why may be NULL. CR_ERR_MEMORY. */
-CR_MUST cr_status cr_finetune_set(struct cr_finetune *f, const char *section, const char *key, const char *why,
-                                  const char *format, ...) CR_PRINTF(5, 6);
+/* Sets a key; the last call for a key wins. The value is copied; why may be NULL. Without memory sets f->failed, which
+ * the next functions report. */
+void cr_finetune_set(struct cr_finetune *f, const char *key, const char *why, const char *format, ...) CR_PRINTF(4, 5);
 /* Opens a config with the choices, the keys of the command line, and `more` (NULL-terminated "section.key=value"). */
 CR_MUST cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *more,
                                      const struct cr_config **out);
@@ -83,8 +84,9 @@ double cr_finetune_seconds(const struct cr_finetune *f);
 
 /* Were the weights trained with images of at most 64 pixels? */
 bool cr_finetune_is_tiny(const struct cr_finetune *f);
-/* Appends the value of model.freeze for the stem and the first `stages` stages. CR_ERR_MEMORY. */
-CR_MUST cr_status cr_finetune_frozen(int stages, struct cr_text *out);
+/* Writes the value of model.freeze for the stem and the first `stages` stages. */
+enum { CR_FINETUNE_FROZEN = 96 };
+void cr_finetune_frozen(int stages, char out[CR_FINETUNE_FROZEN]);
 
 /* Chooses image size, batch size, epochs, learning rates; with --minutes, and on the CPU, by a measured speed. */
 CR_MUST cr_status cr_finetune_schedule(struct cr_finetune *f);

@@ -11,28 +11,19 @@
 
 static const char own_line[] = "# Written by `cresnet finetune`";
 
-static struct cr_finetune_choice *find(struct cr_finetune *f, const char *section, const char *key) {
-    for (int i = 0; i < f->choices; i++)
-        if (strcmp(f->choice[i].section, section) == 0 && strcmp(f->choice[i].key, key) == 0) return &f->choice[i];
-    if (f->choices == CR_FINETUNE_CHOICES) return NULL;
-    struct cr_finetune_choice *c = &f->choice[f->choices++];
-    c->section                   = cr_arena_printf(&f->arena, "%s", section);
-    c->key                       = cr_arena_printf(&f->arena, "%s", key);
-    return c->section && c->key ? c : NULL;
-}
-
-cr_status cr_finetune_set(struct cr_finetune *f, const char *section, const char *key, const char *why,
-                          const char *format, ...) {
-    char                       value[CR_PATH_MAX];
-    va_list                    list;
-    struct cr_finetune_choice *c = find(f, section, key);
-    if (!c) return CR_NO_MEMORY(sizeof *c);
+void cr_finetune_set(struct cr_finetune *f, const char *key, const char *why, const char *format, ...) {
+    char    value[CR_PATH_MAX];
+    va_list list;
+    int     i = 0;
     va_start(list, format);
     vsnprintf(value, sizeof value, format, list);
     va_end(list);
-    c->value = cr_arena_printf(&f->arena, "%s", value);
-    c->why   = why ? cr_arena_printf(&f->arena, "%s", why) : NULL;
-    return c->value && (c->why || !why) ? CR_OK : CR_NO_MEMORY(sizeof value);
+    while (i < f->choices && strcmp(f->choice[i].key, key) != 0) i++;
+    const char *copy = cr_arena_printf(&f->arena, "%s", value);
+    f->failed |= !copy || i == CR_FINETUNE_CHOICES;
+    if (f->failed) return;
+    f->choice[i] = (struct cr_finetune_choice){key, copy, why};
+    f->choices   = CR_MAX(f->choices, i + 1);
 }
 
 cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *more, const struct cr_config **out) {
@@ -41,12 +32,11 @@ cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *mor
     const char          **list;
     cr_status             status = CR_OK;
     int                   n = 0, extra = 0;
+    if (f->failed) return CR_NO_MEMORY(CR_PATH_MAX);
     while (more && more[extra]) extra++;
     CR_ALLOC(list, (size_t)(f->choices + args->overrides + extra) + 1);
     for (int i = 0; i < f->choices; i++) {
-        const struct cr_finetune_choice *c = &f->choice[i];
-
-        list[n++] = cr_arena_printf(&strings, "%s.%s=%s", c->section, c->key, c->value);
+        list[n++] = cr_arena_printf(&strings, "%s=%s", f->choice[i].key, f->choice[i].value);
         if (!list[n - 1]) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
     }
     for (int i = 0; i < args->overrides; i++) list[n++] = args->override[i];
@@ -71,20 +61,23 @@ static cr_status add_given(struct cr_finetune *f) {
         value += strspn(value, " \t");
         size_t length = strlen(value);
         while (length && strchr(" \t", value[length - 1])) length--;
-        CR_TRY(cr_finetune_set(f, section, key, "given on the command line", "%.*s", (int)length, value));
+        const char *dotted = cr_arena_printf(&f->arena, "%s.%s", section, key);
+        if (!dotted) return CR_NO_MEMORY(sizeof section);
+        cr_finetune_set(f, dotted, "given on the command line", "%.*s", (int)length, value);
     }
     return CR_OK;
 }
 
 static void add_section(const struct cr_finetune *f, const char *section, struct cr_text *out) {
-    bool begun = false;
+    const size_t length = strlen(section);
+    bool         begun  = false;
     for (int i = 0; i < f->choices; i++) {
         const struct cr_finetune_choice *c = &f->choice[i];
-        if (strcmp(c->section, section) != 0) continue;
+        if (strncmp(c->key, section, length) != 0 || c->key[length] != '.') continue;
         if (!begun) cr_text_add(out, "\n[%s]\n", section);
         begun = true;
         if (c->why) cr_text_add(out, "# %s\n", c->why);
-        cr_text_add(out, "%s = ", c->key);
+        cr_text_add(out, "%s = ", c->key + length + 1);
         cr_ini_add_value(out, c->value);
         cr_text_add(out, "\n");
     }
@@ -97,15 +90,14 @@ cr_status cr_finetune_write(struct cr_finetune *f) {
     CR_TRY(add_given(f));
     for (int i = 0; i < f->choices; i++)
         if (!cr_ini_can_hold(f->choice[i].value, &why))
-            return CR_FAIL(CR_ERR_CONFIG, "%s.%s: an INI file cannot hold this value: %s", f->choice[i].section,
-                           f->choice[i].key, why);
+            return CR_FAIL(CR_ERR_CONFIG, "%s: an INI file cannot hold this value: %s", f->choice[i].key, why);
     cr_text_add(&text,
                 "%s. Edit it, and train with another run folder:\n"
                 "#   cresnet train THIS_FILE -o ANOTHER_FOLDER\n"
                 "# `cresnet help keys` explains the keys. Keys that are not here have their defaults.\n",
                 own_line);
     for (int i = 0; i < cr_key_section_count; i++) add_section(f, cr_key_sections[i].name, &text);
-    if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
+    if (text.failed || f->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
     CR_TRY_OUT(cr_fs_mkdirs_of(f->ini));
     CR_TRY_OUT(cr_fs_write_new(f->ini, text.data, text.length));
 out:

@@ -35,17 +35,14 @@ static cr_status copy_network(struct cr_finetune *f, const struct cr_config *con
         const struct cr_key *key   = cr_key_dotted(keys[i]);
         struct cr_text       value = {0};
         if (i > 0 && cr_value_equal(key, config, plain)) continue;
-        const locale_t before = cr_c_locale_enter();
         cr_value_print(key, config, &value);
-        cr_c_locale_leave(before);
-        status = value.failed ? CR_NO_MEMORY(value.length)
-                              : cr_finetune_set(f, key->section, key->name, NULL, "%s", value.data ? value.data : "");
+        f->failed |= value.failed;
+        cr_finetune_set(f, keys[i], NULL, "%s", value.data ? value.data : "");
         cr_text_free(&value);
-        CR_TRY_OUT(status);
     }
     /* `auto` depends on the kind of the dataset */
     if (config->model.arch == CR_ARCH_CUSTOM && config->model.stem == CR_STEM_AUTO)
-        CR_TRY_OUT(cr_finetune_set(f, "model", "stem", NULL, "%s", cr_config_is_small(config) ? "cifar" : "imagenet"));
+        cr_finetune_set(f, "model.stem", NULL, "%s", cr_config_is_small(config) ? "cifar" : "imagenet");
 out:
     cr_config_close(plain);
     return status;
@@ -130,9 +127,9 @@ static cr_status recognise(struct cr_finetune *f, const char *path) {
                     path);
     f->network      = cr_word_arch(best.arch);
     f->trained_size = strcmp(best.stem, "cifar") == 0 ? 32 : IMAGENET_SIZE;
-    CR_TRY_OUT(cr_finetune_set(f, "model", "arch", "recognised by the tensors of the weights", "%s", f->network));
-    CR_TRY_OUT(cr_finetune_set(f, "model", "stem", NULL, "%s", best.stem));
-    CR_TRY_OUT(cr_finetune_set(f, "model", "shortcut", NULL, "%s", best.shortcut));
+    cr_finetune_set(f, "model.arch", "recognised by the tensors of the weights", "%s", f->network);
+    cr_finetune_set(f, "model.stem", NULL, "%s", best.stem);
+    cr_finetune_set(f, "model.shortcut", NULL, "%s", best.shortcut);
 out:
     cr_st_close(file);
     return status;
@@ -157,7 +154,8 @@ static cr_status use_published(struct cr_finetune *f, const char *name) {
     f->weights      = cr_arena_printf(&f->arena, "%s", name);
     f->network      = cr_arena_printf(&f->arena, "%.*s", (int)strcspn(name, "."), name);
     if (!f->weights || !f->network) return CR_NO_MEMORY(64);
-    return cr_finetune_set(f, "model", "arch", NULL, "%s", f->network);
+    cr_finetune_set(f, "model.arch", NULL, "%s", f->network);
+    return CR_OK;
 }
 
 /* ---- the choice ---- */
@@ -171,7 +169,7 @@ static cr_status from_scratch(struct cr_finetune *f) {
     const char *model = f->args->value[CR_OPT_MODEL];
     f->weights        = "";
     f->network        = model ? model : "resnet18";
-    CR_TRY(cr_finetune_set(f, "model", "arch", NULL, "%s", f->network));
+    cr_finetune_set(f, "model.arch", NULL, "%s", f->network);
     const struct cr_config *config;
     struct cr_prepare       prepare;
     CR_TRY(cr_finetune_config(f, NULL, &config));
@@ -214,14 +212,14 @@ cr_status cr_finetune_network(struct cr_finetune *f) {
                             model);
     } else
         CR_TRY(use_published(f, weights));
-    CR_TRY(cr_finetune_set(f, "model", "weights",
-                           !*f->weights              ? "no weights: training from scratch"
-                           : f->head == CR_HEAD_KEEP ? "the classifier is kept"
-                           : f->head == CR_HEAD_MATCH
-                               ? "the classifier keeps the classes of the same names"
-                               : "the classifier is replaced by one for the classes of the folder",
-                           "%s", f->weights));
-    return *f->weights ? cr_finetune_set(f, "model", "head", NULL, "%s", cr_word_head(f->head)) : CR_OK;
+    cr_finetune_set(f, "model.weights",
+                    !*f->weights               ? "no weights: training from scratch"
+                    : f->head == CR_HEAD_KEEP  ? "the classifier is kept"
+                    : f->head == CR_HEAD_MATCH ? "the classifier keeps the classes of the same names"
+                                               : "the classifier is replaced by one for the classes of the folder",
+                    "%s", f->weights);
+    if (*f->weights) cr_finetune_set(f, "model.head", NULL, "%s", cr_word_head(f->head));
+    return CR_OK;
 }
 
 bool cr_finetune_same_weights(const char *given, const char *stored) {

@@ -4,6 +4,8 @@
 #include "core/cpu.h"
 #include "model/model.h"
 
+#include <stdio.h>
+
 /* ---- epochs ---- */
 
 static bool is_given(const struct cr_finetune *f, const char *dotted) {
@@ -119,16 +121,16 @@ static void fit_to_time(struct cr_finetune *f, const int sizes[8]) {
     }
 }
 
-static cr_status set_sizes(struct cr_finetune *f) {
-    CR_TRY(cr_finetune_set(f, "data", "image_size",
-                           "training images are smaller than those of evaluations: faster, "
-                           "and better",
-                           "%d", f->size));
-    CR_TRY(cr_finetune_set(f, "data", "eval_crop", NULL, "%d", f->eval_size));
+static void set_sizes(struct cr_finetune *f) {
+    cr_finetune_set(f, "data.image_size",
+                    "training images are smaller than those of evaluations: faster, "
+                    "and better",
+                    "%d", f->size);
+    cr_finetune_set(f, "data.eval_crop", NULL, "%d", f->eval_size);
     if (f->given->data.fit == CR_FIT_CROP) /* the others show the whole image */
-        CR_TRY(cr_finetune_set(f, "data", "eval_resize", NULL, "%d", f->eval_size * 8 / 7));
-    CR_TRY(cr_finetune_set(f, "data", "crop", NULL, "random_resized"));
-    return cr_finetune_set(f, "data", "scale", NULL, "0.2, 1.0");
+        cr_finetune_set(f, "data.eval_resize", NULL, "%d", f->eval_size * 8 / 7);
+    cr_finetune_set(f, "data.crop", NULL, "random_resized");
+    cr_finetune_set(f, "data.scale", NULL, "0.2, 1.0");
 }
 
 /* Sizes that the user gives are kept. */
@@ -149,14 +151,14 @@ static cr_status choose_size(struct cr_finetune *f) {
     list_sizes(f, sizes);
     set_size(f, default_size(f, sizes));
     use_given_sizes(f, sizes);
-    CR_TRY(set_sizes(f));
+    set_sizes(f);
     set_epochs(f, epochs_of_set(f));
     if (f->minutes <= 0 && f->gpu) return CR_OK;
     if (f->minutes > 0 && may_fix_stages(f)) f->trained_stages = LAST_STAGES; /* the likely choice */
     CR_TRY(cr_finetune_measure(f));
     if (f->minutes <= 0) return CR_OK;
     fit_to_time(f, sizes);
-    CR_TRY(set_sizes(f));
+    set_sizes(f);
     if (f->size == f->measured_size && f->trained_stages == f->measured_stages) return CR_OK;
     /* small images take longer than their number of pixels says */
     CR_TRY(cr_finetune_measure(f));
@@ -172,58 +174,53 @@ static int64_t batch_of_set(const struct cr_finetune *f) {
     return CR_MAX(least, CR_MIN(wanted, f->train / 4));
 }
 
-static cr_status set_rates(struct cr_finetune *f) {
+static void set_rates(struct cr_finetune *f) {
     /* weights of small images are farther from photos than those of ImageNet */
     const double base = cr_finetune_is_tiny(f) ? 0.04 : f->trained_stages < f->stages ? 0.02 : 0.005;
     const double lr = base * (double)f->batch / 16, scratch = 0.05 * (double)f->batch / 16;
-    CR_TRY(cr_finetune_set(f, "optim", "kind", NULL, "sgd"));
-    CR_TRY(cr_finetune_set(f, "optim", "lr", NULL, "%g", *f->weights ? lr : scratch));
+    cr_finetune_set(f, "optim.kind", NULL, "sgd");
+    cr_finetune_set(f, "optim.lr", NULL, "%g", *f->weights ? lr : scratch);
     if (*f->weights && f->head != CR_HEAD_KEEP && !cr_finetune_is_tiny(f))
-        CR_TRY(cr_finetune_set(f, "optim", "head_lr", "the classifier is new and learns faster", "%g", 5 * lr));
-    CR_TRY(cr_finetune_set(f, "optim", "momentum", NULL, "0.9"));
-    CR_TRY(cr_finetune_set(f, "optim", "nesterov", NULL, "yes"));
-    CR_TRY(cr_finetune_set(f, "optim", "weight_decay", NULL, "0.0005"));
-    CR_TRY(cr_finetune_set(f, "schedule", "kind", NULL, "cosine"));
-    CR_TRY(cr_finetune_set(f, "schedule", "warmup_epochs", NULL, "0.5"));
-    if (!f->averages) return CR_OK;
+        cr_finetune_set(f, "optim.head_lr", "the classifier is new and learns faster", "%g", 5 * lr);
+    cr_finetune_set(f, "optim.momentum", NULL, "0.9");
+    cr_finetune_set(f, "optim.nesterov", NULL, "yes");
+    cr_finetune_set(f, "optim.weight_decay", NULL, "0.0005");
+    cr_finetune_set(f, "schedule.kind", NULL, "cosine");
+    cr_finetune_set(f, "schedule.warmup_epochs", NULL, "0.5");
+    if (!f->averages) return;
     const double updates = (double)(f->epochs * f->train) / (double)f->batch;
-    return cr_finetune_set(f, "ema", "decay", "moving averages of the weights, which `cresnet predict` uses", "%g",
-                           updates < 1500    ? 0.98
-                           : updates < 10000 ? 0.99
-                                             : 0.999);
+    cr_finetune_set(f, "ema.decay", "moving averages of the weights, which `cresnet predict` uses", "%g",
+                    updates < 1500    ? 0.98
+                    : updates < 10000 ? 0.99
+                                      : 0.999);
 }
 
-cr_status cr_finetune_frozen(int stages, struct cr_text *out) {
-    cr_text_add(out, "stem");
-    for (int s = 1; s <= stages; s++) cr_text_add(out, ",layer%d", s);
-    return out->failed ? CR_NO_MEMORY(64) : CR_OK;
+void cr_finetune_frozen(int stages, char out[CR_FINETUNE_FROZEN]) {
+    int used = snprintf(out, CR_FINETUNE_FROZEN, "stem");
+    for (int s = 1; s <= stages; s++) used += snprintf(out + used, (size_t)(CR_FINETUNE_FROZEN - used), ",layer%d", s);
 }
 
-static cr_status set_frozen(struct cr_finetune *f) {
-    struct cr_text parts = {0};
-    cr_status      status;
-    const bool     keeps = f->trained_stages < f->stages;
-    if (!f->frozen_epochs && !keeps) return CR_OK;
-    CR_TRY_OUT(cr_finetune_frozen(keeps ? f->stages - f->trained_stages : f->stages, &parts));
-    CR_TRY_OUT(cr_finetune_set(f, "model", "freeze",
-                               keeps ? "the first stages keep their weights: there is no time to train all"
-                                     : "at first only the new classifier is trained",
-                               "%s", parts.data));
-    if (!keeps) CR_TRY_OUT(cr_finetune_set(f, "model", "unfreeze", NULL, "%lld", (long long)f->frozen_epochs));
-out:
-    cr_text_free(&parts);
-    return status;
+static void set_frozen(struct cr_finetune *f) {
+    char       parts[CR_FINETUNE_FROZEN];
+    const bool keeps = f->trained_stages < f->stages;
+    if (!f->frozen_epochs && !keeps) return;
+    cr_finetune_frozen(keeps ? f->stages - f->trained_stages : f->stages, parts);
+    cr_finetune_set(f, "model.freeze",
+                    keeps ? "the first stages keep their weights: there is no time to train all"
+                          : "at first only the new classifier is trained",
+                    "%s", parts);
+    if (!keeps) cr_finetune_set(f, "model.unfreeze", NULL, "%lld", (long long)f->frozen_epochs);
 }
 
-static cr_status set_train(struct cr_finetune *f) {
+static void set_train(struct cr_finetune *f) {
     const int64_t steps = CR_MAX(f->train / f->batch, (int64_t)1);
-    CR_TRY(cr_finetune_set(f, "train", "epochs", NULL, "%lld", (long long)f->epochs));
-    CR_TRY(cr_finetune_set(f, "train", "label_smoothing", NULL, "0.1"));
-    CR_TRY(cr_finetune_set(f, "train", "eval_every", NULL, "%lld", (long long)f->eval_every));
-    CR_TRY(cr_finetune_set(f, "train", "save_every", "steps: a checkpoint for each evaluation", "%lld",
-                           (long long)(steps * f->eval_every)));
-    CR_TRY(cr_finetune_set(f, "train", "patience", "stop after this number of evaluations without a better one", "4"));
-    return cr_finetune_set(f, "train", "output", NULL, "%s", f->run);
+    cr_finetune_set(f, "train.epochs", NULL, "%lld", (long long)f->epochs);
+    cr_finetune_set(f, "train.label_smoothing", NULL, "0.1");
+    cr_finetune_set(f, "train.eval_every", NULL, "%lld", (long long)f->eval_every);
+    cr_finetune_set(f, "train.save_every", "steps: a checkpoint for each evaluation", "%lld",
+                    (long long)(steps * f->eval_every));
+    cr_finetune_set(f, "train.patience", "stop after this number of evaluations without a better one", "4");
+    cr_finetune_set(f, "train.output", NULL, "%s", f->run);
 }
 
 static cr_status count_stages(struct cr_finetune *f) {
@@ -243,14 +240,15 @@ cr_status cr_finetune_schedule(struct cr_finetune *f) {
     const int cores   = cr_cpu_cores();
     const int workers = f->gpu ? CR_MAX(2, CR_MIN(16, cores)) : CR_MAX(1, CR_MIN(4, cores / 2));
     f->batch          = is_given(f, "train.batch") && f->given->train.batch ? f->given->train.batch : batch_of_set(f);
-    CR_TRY(cr_finetune_set(f, "train", "batch", NULL, "%lld", (long long)f->batch));
-    CR_TRY(cr_finetune_set(f, "data", "workers", NULL, "%d", workers));
-    CR_TRY(cr_finetune_set(f, "data", "decode", NULL, "auto"));
+    cr_finetune_set(f, "train.batch", NULL, "%lld", (long long)f->batch);
+    cr_finetune_set(f, "data.workers", NULL, "%d", workers);
+    cr_finetune_set(f, "data.decode", NULL, "auto");
     CR_TRY(count_stages(f));
     CR_TRY(choose_size(f));
     if (is_given(f, "train.epochs")) set_epochs(f, f->given->train.epochs);
     f->seconds = f->images_per_s > 0 ? cr_finetune_seconds(f) : 0;
-    CR_TRY(set_frozen(f));
-    CR_TRY(set_train(f));
-    return set_rates(f);
+    set_frozen(f);
+    set_train(f);
+    set_rates(f);
+    return CR_OK;
 }

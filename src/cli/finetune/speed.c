@@ -25,19 +25,17 @@ static cr_status time_steps(struct cr_session *s, const struct cr_step_block *bl
 
 /* Uniform initial weights are faster to draw than normal ones. */
 cr_status cr_finetune_measure(struct cr_finetune *f) {
-    char              freeze[160];
+    char              parts[CR_FINETUNE_FROZEN] = "", freeze[sizeof parts + 16];
     const char *const plain[] = {freeze,          "model.unfreeze=", "model.init_shape=uniform", "data.mixup=0",
                                  "data.cutmix=0", "data.erase=0",    "train.accumulate=1",       NULL};
     const struct cr_session_options options = {.train = true, .execute = true, .classes = f->classes};
     const struct cr_config         *config;
     struct cr_session               session = {0};
     struct cr_cmd_batch             batch   = {0};
-    struct cr_text                  parts   = {0};
     cr_status                       status;
     const int                       fixed = f->stages - f->trained_stages;
-    if (fixed) CR_TRY(cr_finetune_frozen(fixed, &parts));
-    snprintf(freeze, sizeof freeze, "model.freeze=%.140s", fixed ? parts.data : "");
-    cr_text_free(&parts);
+    if (fixed) cr_finetune_frozen(fixed, parts);
+    snprintf(freeze, sizeof freeze, "model.freeze=%s", parts);
     CR_TRY(cr_finetune_config(f, plain, &config));
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(cr_session_init(&session));
