@@ -228,9 +228,7 @@ static cr_status config_make(const struct cr_config **out, const char *path, boo
     a->config.device_option   = strcmp(source, "options") == 0 ? "options.device = " : "--device ";
     struct cr_config_loader l = loader_of(a);
     l.complaints.hidden       = stored ? path : NULL;
-    locale_t  before          = cr_c_locale_enter();
     cr_status status          = config_load(&l, path, from, overrides, n);
-    cr_c_locale_leave(before);
     if (status == CR_OK) {
         *out = &a->config;
     } else {
@@ -297,10 +295,8 @@ cr_status cr_config_derive(const struct cr_config **out, const struct cr_config 
     memcpy(a->src, from->src, (size_t)cr_key_count * sizeof *a->src);
     struct cr_config_loader l      = loader_of(a);
     cr_status               status = CR_OK;
-    locale_t                before = cr_c_locale_enter();
     defaults_set(&a->config, reset);
     for (int i = 0; i < n && status == CR_OK; i++) status = change_apply(&l, changes[i]);
-    cr_c_locale_leave(before);
     if (status == CR_OK)
         *out = &a->config;
     else

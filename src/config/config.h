@@ -10,7 +10,8 @@
  *     makes another config: cr_config_derive.
  *   - All errors of a file are reported together, one per line: `file:line: [section] key: error, and what is allowed`.
  *     A report has 15 errors at most and counts the others.
- *   - Numbers are parsed in the C locale, and every character of the value must belong to the number.
+ *   - Numbers are parsed and printed in the thread's locale, which is "C": no program sets another one, and the thread
+ *     of a model of the library sets it (api/worker.c). Every character of a value must belong to the number.
  * This header depends on neither models nor datasets; it defines only the names of their options. */
 #ifndef CR_CONFIG_H
 #define CR_CONFIG_H

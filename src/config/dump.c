@@ -56,7 +56,6 @@ static void value_add(const struct cr_key *key, const struct cr_config *config, 
 }
 
 static void dump(const struct cr_config *config, bool absolute, struct cr_text *out) {
-    locale_t before = cr_c_locale_enter();
     for (int s = 0; s < cr_key_section_count; s++) {
         cr_text_add(out, "%s[%s]\n", s ? "\n" : "", cr_key_sections[s].name);
         for (int i = 0; i < cr_key_count; i++) {
@@ -68,7 +67,6 @@ static void dump(const struct cr_config *config, bool absolute, struct cr_text *
             cr_text_add(out, "\n");
         }
     }
-    cr_c_locale_leave(before);
 }
 
 void cr_config_dump(const struct cr_config *config, struct cr_text *out) {
@@ -118,11 +116,9 @@ cr_status cr_config_compare(const struct cr_config *old, const struct cr_config 
                             struct cr_config_differences *out) {
     *out = (struct cr_config_differences){0};
     CR_ARENA_ALLOC(&out->arena, out->at, (size_t)cr_key_count);
-    locale_t  before = cr_c_locale_enter();
     cr_status status = CR_OK;
     for (int i = 0; i < cr_key_count && status == CR_OK; i++)
         if (!is_equal(&cr_keys[i], old, fresh)) status = difference_add(out, &cr_keys[i], old, fresh);
-    cr_c_locale_leave(before);
     return status;
 }
 

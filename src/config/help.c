@@ -60,7 +60,6 @@ static bool matches_topic(const struct cr_key *key, const char *topic) {
 }
 
 bool cr_config_help_of(const char *topic, struct cr_text *out) {
-    locale_t    before  = cr_c_locale_enter();
     const char *section = "";
     for (int i = 0; i < cr_key_count; i++) {
         if (!matches_topic(&cr_keys[i], topic)) continue;
@@ -69,12 +68,10 @@ bool cr_config_help_of(const char *topic, struct cr_text *out) {
         section = cr_keys[i].section;
         key_add(out, &cr_keys[i]);
     }
-    cr_c_locale_leave(before);
     return *section;
 }
 
 void cr_config_help(struct cr_text *out) {
-    locale_t before = cr_c_locale_enter();
     cr_text_add(out, "Every key of the configuration with its default, allowed values and meaning.\n"
                      "On the command line: section.key=value, e.g. train.batch=64.\n"
                      "Before the first section, include = FILE reads another file; its path is relative to this file.\n"
@@ -84,5 +81,4 @@ void cr_config_help(struct cr_text *out) {
         for (int i = 0; i < cr_key_count; i++)
             if (strcmp(cr_keys[i].section, cr_key_sections[s].name) == 0) key_add(out, &cr_keys[i]);
     }
-    cr_c_locale_leave(before);
 }

@@ -1,15 +1,12 @@
 /* config/keys.h: config/config.def as tables, for the files that parse, print, check and describe the configuration.
  *
  * Internal to config/. All values are accessed through these tables, so a new key needs one line in config/config.def
- * and no other change. Numbers are parsed and printed by the C library in the thread's locale: the public functions of
- * config/config.h first set the C locale (cr_c_locale_enter). */
+ * and no other change. */
 #ifndef CR_CONFIG_KEYS_H
 #define CR_CONFIG_KEYS_H
 
 #include "config/config.h"
 #include "config/ini.h"
-
-#include <locale.h>
 
 enum cr_key_kind {
     CR_KEY_INT,
@@ -100,8 +97,5 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
 /* Like cr_config_fail, but adds to the list. Does nothing for a value that was rejected already. */
 void cr_config_complain(const struct cr_config *config, struct cr_complaints *complaints, const struct cr_key *key,
                         const char *fmt, ...) CR_PRINTF(4, 5);
-
-locale_t cr_c_locale_enter(void); /* sets the thread's locale to "C"; returns the locale for cr_c_locale_leave */
-void     cr_c_locale_leave(locale_t before);
 
 #endif

@@ -45,14 +45,12 @@ void cr_config_complain(const struct cr_config *config, struct cr_complaints *co
 cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) {
     const struct cr_key *key = cr_key_dotted(dotted);
     CR_ASSERT(key);
-    char     what[700], value[200], place[32] = "";
-    locale_t before = cr_c_locale_enter();
-    va_list  args;
+    char    what[700], value[200], place[32] = "";
+    va_list args;
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
     value_describe(config, key, value, sizeof value);
-    cr_c_locale_leave(before);
     int line = config->src[cr_key_index(key)].line;
     if (line) snprintf(place, sizeof place, ":%d", line);
     return CR_FAIL(CR_ERR_CONFIG, "%s%s: %s: %s", value_file(config, key), place, value, what);

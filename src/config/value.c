@@ -10,15 +10,6 @@
 #include <string.h>
 #include <strings.h>
 
-locale_t cr_c_locale_enter(void) {
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* does not allocate: glibc has a static "C" locale */
-    return c ? uselocale(c) : uselocale((locale_t)0);
-}
-
-void cr_c_locale_leave(locale_t before) {
-    uselocale(before);
-}
-
 /* Prints the shortest text that parses back to the value. An exponent must save at least four characters: 100000 is
  * more readable than 1e+05. */
 void cr_real_print(double value, char *out, size_t bytes) {

@@ -32,7 +32,6 @@ static void add_key(struct cr_text *out, const struct cr_key *key) {
 }
 
 void cr_doc_markdown_keys(struct cr_text *out) {
-    locale_t before = cr_c_locale_enter();
     cr_text_add(
         out,
         "# Configuration\n\n"
@@ -59,5 +58,4 @@ void cr_doc_markdown_keys(struct cr_text *out) {
         for (int i = 0; i < cr_key_count; i++)
             if (strcmp(cr_keys[i].section, cr_key_sections[s].name) == 0) add_key(out, &cr_keys[i]);
     }
-    cr_c_locale_leave(before);
 }

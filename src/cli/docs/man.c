@@ -203,7 +203,6 @@ static void add_key(struct cr_text *out, const struct cr_key *key) {
 }
 
 void cr_doc_man_keys(struct cr_text *out) {
-    locale_t before = cr_c_locale_enter();
     add_title(out, "cresnet.ini", 5);
     cr_text_add(out,
                 ".SH NAME\ncresnet.ini \\- configuration of a network and its training\n.SH DESCRIPTION\n"
@@ -222,5 +221,4 @@ void cr_doc_man_keys(struct cr_text *out) {
             if (strcmp(cr_keys[i].section, cr_key_sections[s].name) == 0) add_key(out, &cr_keys[i]);
     }
     cr_text_add(out, ".SH SEE ALSO\n.BR cresnet (1),\n.BR cresnet\\-train (1)\n");
-    cr_c_locale_leave(before);
 }

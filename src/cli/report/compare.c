@@ -116,8 +116,7 @@ static bool differs(const struct comparison *c, const struct cr_key *key) {
 
 /* One line for each key whose values differ. The weights are those of the checkpoint that the page shows. */
 static void add_configs(const struct comparison *c, struct cr_text *out) {
-    const locale_t before = cr_c_locale_enter();
-    int            shown  = 0;
+    int shown = 0;
     cr_page_section(out, "config", "Configuration");
     cr_text_add(out, "<div class=\"wide\"><table id=\"differences\"><tr><th class=\"l\">key</th>");
     for (int i = 0; i < c->count; i++) {
@@ -139,7 +138,6 @@ static void add_configs(const struct comparison *c, struct cr_text *out) {
         }
         cr_text_add(out, "</tr>\n");
     }
-    cr_c_locale_leave(before);
     cr_text_add(out, "</table></div>\n");
     if (!shown) cr_page_note(out, "The configurations are equal.");
     cr_text_add(out, "</section>\n");

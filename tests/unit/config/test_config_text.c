@@ -1,11 +1,10 @@
 /* tests/unit/config/test_config_text.c: the config as text: the dump reads back to the same values; differences, help,
- * shipped configs, locales, and failing allocations. */
+ * shipped configs, and failing allocations. */
 #include "tests/harness/config_support.h"
 
 #include "config/keys.h"
 #include "core/rng.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/locale_support.h"
 
 #include <inttypes.h>
 
@@ -161,20 +160,6 @@ TEST(differences) {
         CHECK(strncmp(differ.at[i].text, differ.at[i].name, strlen(differ.at[i].name)) == 0);
     }
     cr_config_differences_free(&differ);
-}
-
-TEST(locale_is_ignored) {
-    if (!set_comma_locale(in_folder("."))) SKIP("no locale with a decimal comma, and no localedef");
-    static const char *const overrides[] = {"optim.lr=0.25"};
-    OWNED(config)            config      = NULL;
-    OWNED(text)              dump        = {0};
-    cr_status                status      = cr_config_open(&config, NULL, overrides, 1);
-    cr_config_dump(config, &dump);
-    CHECK_STR(localeconv()->decimal_point, ","); /* restored */
-    setlocale(LC_ALL, "C");
-    REQUIRE_OK(status);
-    CHECK_NEAR(config->optim.lr, 0.25, 0);
-    CHECK_HAS(dump.data, "\nlr = 0.25\n");
 }
 
 static cr_status use_config(const char *path) {
