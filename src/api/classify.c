@@ -11,12 +11,13 @@
 #include <omp.h>
 #endif
 
-size_t cr_api_image_bytes(const struct cresnet_model *m) {
+/* Of a prepared image that is not normalised. */
+static size_t image_bytes(const struct cresnet_model *m) {
     return cr_prepare_bytes(&m->session.prepare_eval);
 }
 
 size_t cr_api_image_samples(const struct cresnet_model *m) {
-    return cr_api_image_bytes(m) / ((size_t)cr_format_bits(m->session.prepare_eval.format) / 8);
+    return image_bytes(m) / ((size_t)cr_format_bits(m->session.prepare_eval.format) / 8);
 }
 
 int cr_api_views(const struct cresnet_model *m) {
@@ -112,7 +113,7 @@ static void prepare_one(struct cresnet_model *m, const struct cr_api_images *job
 static cr_status prepare_batch(struct cresnet_model *m, const struct cr_api_images *job, int first, int count,
                                uint8_t *out) {
     struct cr_first_error error = {.status = CR_OK};
-    const size_t          bytes = cr_api_image_bytes(m);
+    const size_t          bytes = image_bytes(m);
 #ifdef _OPENMP
     const int threads = CR_MIN(m->decoders, count);
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -157,7 +158,7 @@ static cr_status prepare(struct cresnet_model *m, void *argument) {
     CR_TRY(prepare_batch(m, job, 0, job->count, job->prepared));
     for (int i = 0; job->output->image_errors && i < job->count; i++)
         if (job->output->image_errors[i].status != CRESNET_OK)
-            memset(job->prepared + (size_t)i * cr_api_image_bytes(m), 0, cr_api_image_bytes(m));
+            memset(job->prepared + (size_t)i * image_bytes(m), 0, image_bytes(m));
     return CR_OK;
 }
 

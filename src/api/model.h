@@ -146,8 +146,7 @@ void cr_api_leave(struct cresnet_model *model);
 
 /* Number of views of each image: 1 without [data] tta. */
 int cr_api_views(const struct cresnet_model *model);
-/* Bytes of a prepared image that is not normalised, and the number of its samples. */
-size_t cr_api_image_bytes(const struct cresnet_model *model);
+/* Number of samples of a prepared image. */
 size_t cr_api_image_samples(const struct cresnet_model *model);
 /* Checks the arguments that all calls have in common. `name` is that of the array `images` in messages. */
 cresnet_status cr_api_check_call(const cresnet_model *model, const char *name, const void *images, int count,

@@ -122,22 +122,22 @@ static cr_status reserve_batch(struct cresnet_model *m) {
     const size_t             pixels = cr_prepare_bytes(&m->session.prepare_eval);
     const size_t             batch  = (size_t)m->session.state.eval_batch;
     size_t                   raw    = logits->bytes;
-    CR_ALLOC(m->images, batch * pixels);
-    if (m->session.device->backend->async) CR_ALLOC(m->addresses, batch);
-    CR_ALLOC(m->logits, (size_t)cr_tensor_elems(logits));
-    CR_ALLOC(m->ranked, (size_t)m->session.model.classes);
-    if (m->f32_input) CR_ALLOC(m->values, batch * cr_api_image_samples(m));
+    CR_ARENA_ALLOC(&m->arena, m->images, batch * pixels);
+    if (m->session.device->backend->async) CR_ARENA_ALLOC(&m->arena, m->addresses, batch);
+    CR_ARENA_ALLOC(&m->arena, m->logits, (size_t)cr_tensor_elems(logits));
+    CR_ARENA_ALLOC(&m->arena, m->ranked, (size_t)m->session.model.classes);
+    if (m->f32_input) CR_ARENA_ALLOC(&m->arena, m->values, batch * cr_api_image_samples(m));
     if (m->has_features) {
-        CR_ALLOC(m->features, (size_t)cr_tensor_elems(&p->tensor[p->features]));
+        CR_ARENA_ALLOC(&m->arena, m->features, (size_t)cr_tensor_elems(&p->tensor[p->features]));
         raw = CR_MAX(raw, p->tensor[p->features].bytes);
     }
     const int64_t of_features = m->has_features ? cr_tensor_elems(&p->tensor[p->features]) : 0;
-    if (cr_api_views(m) > 1) CR_ALLOC(m->view, (size_t)CR_MAX(of_features, cr_tensor_elems(logits)));
-    m->raw = cr_alloc(raw, 1);
+    if (cr_api_views(m) > 1) CR_ARENA_ALLOC(&m->arena, m->view, (size_t)CR_MAX(of_features, cr_tensor_elems(logits)));
+    m->raw = cr_arena_alloc(&m->arena, raw);
     if (!m->raw) return CR_NO_MEMORY(raw);
     CR_TRY(cr_api_overlap_open(m));
     const int decoders = count_decoders(m);
-    CR_ALLOC(m->scratch, (size_t)decoders);
+    CR_ARENA_ALLOC(&m->arena, m->scratch, (size_t)decoders);
     m->decoders = decoders;
     return CR_OK;
 }
@@ -158,7 +158,7 @@ static int count_features(const struct cr_model *model) {
 static cr_status read_thresholds(struct cresnet_model *m) {
     const int classes = m->session.model.classes;
     if (!m->config->data.multi_label) return CR_OK;
-    CR_ALLOC(m->threshold, (size_t)classes);
+    CR_ARENA_ALLOC(&m->arena, m->threshold, (size_t)classes);
     return cr_saved_model_thresholds(m->config->model.weights, classes, m->threshold);
 }
 
@@ -234,16 +234,6 @@ static cr_status open_job(struct cresnet_model *m, void *argument) {
 static cr_status close_job(struct cresnet_model *m, void *unused) {
     (void)unused;
     for (int i = 0; i < m->decoders; i++) cr_scratch_free(&m->scratch[i]);
-    cr_free(m->scratch);
-    cr_free(m->images);
-    cr_free(m->addresses);
-    cr_free(m->values);
-    cr_free(m->logits);
-    cr_free(m->features);
-    cr_free(m->view);
-    cr_free(m->raw);
-    cr_free(m->ranked);
-    cr_free(m->threshold);
     cr_reject_free(&m->reject);
     cr_api_free_logits(m);
     cr_api_overlap_close(m);

@@ -47,9 +47,6 @@ struct cr_ckpt_address {
     int      kind;
     uint64_t value;
 };
-static inline bool cr_ckpt_same_address(struct cr_ckpt_address a, struct cr_ckpt_address b) {
-    return a.kind == b.kind && a.value == b.value;
-}
 
 /* A named array that is written to or read from a file. Filters are K,R,S,C in the parameter store and K,C,R,S in the
  * file; reading and writing permute one output channel k at a time (`permute_krsc`). */

@@ -26,7 +26,8 @@ static int64_t plain_number(const char *text, const char *end) {
     return value;
 }
 
-int64_t cr_ckpt_step_of(const char *name) {
+/* "step-12" -> 12; anything else: -1 */
+static int64_t step_of(const char *name) {
     return strncmp(name, "step-", 5) ? -1 : plain_number(name + 5, name + strlen(name));
 }
 
@@ -41,7 +42,7 @@ static int64_t link_step(const char *run_dir, const char *link) {
     ssize_t length = readlink(path, target, sizeof target - 1);
     if (length < 0) return errno == ENOENT ? -1 : -2;
     target[length] = 0;
-    int64_t step   = cr_ckpt_step_of(target);
+    int64_t step   = step_of(target);
     return step < 0 ? -2 : step;
 }
 
@@ -54,7 +55,7 @@ static int compare_newest_first(const void *a, const void *b) {
 static cr_status read_steps(DIR *dir, int64_t **steps, int *count) {
     int capacity = 0;
     for (struct dirent *e; (e = readdir(dir));) {
-        const int64_t step = cr_ckpt_step_of(e->d_name);
+        const int64_t step = step_of(e->d_name);
         if (step < 0) continue;
         CR_GROW(*steps, *count, capacity, 16);
         (*steps)[(*count)++] = step;
@@ -245,7 +246,7 @@ static cr_status check_folder(const char *folder, int64_t step, bool all) {
  * cr_ckpt_find_intact) or the folder does not exist, and an error in all other cases. */
 static cr_status try_folder(const char *run_dir, const char *name, bool intact, char path[CR_PATH_MAX], bool *good) {
     CR_TRY(cr_path_join(path, run_dir, "%s", name));
-    cr_status status = check_folder(path, cr_ckpt_step_of(name), intact);
+    cr_status status = check_folder(path, step_of(name), intact);
     *good            = status == CR_OK;
     if (status == CR_ERR_MEMORY || (!*good && !intact && cr_fs_is_dir(path))) return status;
     if (status != CR_OK) cr_log(CR_LOG_WARN, "checkpoint skipped: %s", cr_error_message());
@@ -310,7 +311,7 @@ static int64_t intact_before(const char *run_dir, int64_t step) {
 
 cr_status cr_ckpt_verify(const char *folder) {
     char            run_dir[CR_PATH_MAX], why[2048];
-    const int64_t   step   = cr_ckpt_step_of(cr_path_name(folder));
+    const int64_t   step   = step_of(cr_path_name(folder));
     const cr_status status = check_folder(folder, step, true);
     if (status == CR_OK || status == CR_ERR_MEMORY || step < 0) return status;
     cr_path_folder(run_dir, folder);

@@ -43,7 +43,6 @@ CR_MUST cr_status cr_ckpt_check_files(const char *folder, bool all);
 
 /* ---- checkpoint/directory.c ---- */
 
-int64_t cr_ckpt_step_of(const char *name); /* "step-12" -> 12; anything else: -1 */
 /* Removes old checkpoints except the newest `keep` and the targets of the links. Failures cause warnings. */
 void cr_ckpt_prune(const char *run_dir, int keep);
 

@@ -9,7 +9,7 @@ void cr_json_start(struct cr_json *json, char *text, size_t length) {
     *json = (struct cr_json){.text = text, .length = length};
 }
 
-bool cr_json_fail(struct cr_json *json, size_t at, const char *problem) {
+static bool fail(struct cr_json *json, size_t at, const char *problem) {
     if (!json->problem) {
         json->problem    = problem;
         json->problem_at = at;
@@ -43,8 +43,8 @@ bool cr_json_expect(struct cr_json *json, char c) {
     };
     if (cr_json_take(json, c)) return true;
     for (size_t i = 0; i < CR_COUNT(table); i++)
-        if (table[i].c == c) return cr_json_fail(json, json->at, table[i].problem);
-    return cr_json_fail(json, json->at, "another character expected");
+        if (table[i].c == c) return fail(json, json->at, table[i].problem);
+    return fail(json, json->at, "another character expected");
 }
 
 bool cr_json_member(struct cr_json *json, bool *first, char **name) {
@@ -61,7 +61,7 @@ bool cr_json_member(struct cr_json *json, bool *first, char **name) {
 bool cr_json_end(struct cr_json *json) {
     if (json->problem) return false;
     skip_space(json);
-    return json->at == json->length || cr_json_fail(json, json->at, "unexpected text after the end of the JSON");
+    return json->at == json->length || fail(json, json->at, "unexpected text after the end of the JSON");
 }
 
 bool cr_json_uint(struct cr_json *json, uint64_t *out) {
@@ -71,13 +71,13 @@ bool cr_json_uint(struct cr_json *json, uint64_t *out) {
     uint64_t value = 0;
     while (json->at < json->length && json->text[json->at] >= '0' && json->text[json->at] <= '9') {
         unsigned digit = (unsigned)(json->text[json->at++] - '0');
-        if (value > (UINT64_MAX - digit) / 10) return cr_json_fail(json, start, "the number is too large");
+        if (value > (UINT64_MAX - digit) / 10) return fail(json, start, "the number is too large");
         value = value * 10 + digit;
     }
-    if (json->at == start) return cr_json_fail(json, start, "a non-negative integer expected");
-    if (json->at - start > 1 && json->text[start] == '0') return cr_json_fail(json, start, "a number starts with 0");
+    if (json->at == start) return fail(json, start, "a non-negative integer expected");
+    if (json->at - start > 1 && json->text[start] == '0') return fail(json, start, "a number starts with 0");
     if (json->at < json->length && strchr(".eE", json->text[json->at]) && json->text[json->at])
-        return cr_json_fail(json, start, "an integer without fraction and exponent expected");
+        return fail(json, start, "an integer without fraction and exponent expected");
     *out = value;
     return true;
 }
@@ -102,15 +102,14 @@ bool cr_json_number(struct cr_json *json, double *out) {
     size_t start = json->at;
     skip_char(json, "-");
     size_t first = json->at, whole = skip_digits(json);
-    if (!whole) return cr_json_fail(json, start, "a number expected");
-    if (whole > 1 && json->text[first] == '0') return cr_json_fail(json, start, "a number starts with 0");
-    if (skip_char(json, ".") && !skip_digits(json))
-        return cr_json_fail(json, start, "a digit expected after the point");
+    if (!whole) return fail(json, start, "a number expected");
+    if (whole > 1 && json->text[first] == '0') return fail(json, start, "a number starts with 0");
+    if (skip_char(json, ".") && !skip_digits(json)) return fail(json, start, "a digit expected after the point");
     if (skip_char(json, "eE")) {
         skip_char(json, "+-");
-        if (!skip_digits(json)) return cr_json_fail(json, start, "digits expected after the exponent sign");
+        if (!skip_digits(json)) return fail(json, start, "digits expected after the exponent sign");
     }
-    if (json->at - start >= sizeof copy) return cr_json_fail(json, start, "a number with too many digits");
+    if (json->at - start >= sizeof copy) return fail(json, start, "a number with too many digits");
     memcpy(copy, json->text + start, json->at - start);
     copy[json->at - start] = 0;
     *out                   = strtod(copy, NULL);
@@ -150,7 +149,7 @@ bool cr_json_skip(struct cr_json *json) {
         if (depth && open[depth - 1] == '{' && !(cr_json_string(json, &key) && cr_json_expect(json, ':'))) return false;
         const bool object = cr_json_take(json, '{');
         if (object || cr_json_take(json, '[')) {
-            if (depth == (int)sizeof open) return cr_json_fail(json, json->at, "nested too deeply");
+            if (depth == (int)sizeof open) return fail(json, json->at, "nested too deeply");
             if (cr_json_take(json, object ? '}' : ']')) {
                 if (!skip_closing_brackets(json, open, &depth)) return false;
                 continue;
@@ -180,14 +179,14 @@ static size_t utf8_encode(unsigned code, char *out) {
 
 static bool hex4(struct cr_json *json, unsigned *out) {
     *out = 0;
-    if (json->length - json->at < 4) return cr_json_fail(json, json->at, "\\u needs four hexadecimal digits");
+    if (json->length - json->at < 4) return fail(json, json->at, "\\u needs four hexadecimal digits");
     for (int i = 0; i < 4; i++) {
         char     c     = json->text[json->at++];
         unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
                          : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a' + 10)
                          : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A' + 10)
                                                 : 16;
-        if (digit == 16) return cr_json_fail(json, json->at - 1, "\\u needs four hexadecimal digits");
+        if (digit == 16) return fail(json, json->at - 1, "\\u needs four hexadecimal digits");
         *out = *out * 16 + digit;
     }
     return true;
@@ -200,21 +199,21 @@ static bool unicode_escape(struct cr_json *json, unsigned *code) {
     if (*code >= 0xd800 && *code <= 0xdbff) {
         unsigned low;
         if (json->length - json->at < 6 || json->text[json->at] != '\\' || json->text[json->at + 1] != 'u')
-            return cr_json_fail(json, start, "an unpaired surrogate");
+            return fail(json, start, "an unpaired surrogate");
         json->at += 2;
         if (!hex4(json, &low)) return false;
-        if (low < 0xdc00 || low > 0xdfff) return cr_json_fail(json, start, "an unpaired surrogate");
+        if (low < 0xdc00 || low > 0xdfff) return fail(json, start, "an unpaired surrogate");
         *code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
     } else if (*code >= 0xdc00 && *code <= 0xdfff) {
-        return cr_json_fail(json, start, "an unpaired surrogate");
+        return fail(json, start, "an unpaired surrogate");
     }
-    return *code != 0 || cr_json_fail(json, start, "a zero character in a string");
+    return *code != 0 || fail(json, start, "a zero character in a string");
 }
 
 /* Decodes one escape, which starts with the backslash; writes 1 to 4 bytes to *to. */
 static bool escape(struct cr_json *json, char **to) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (json->length - json->at < 2) return cr_json_fail(json, json->at, "the string is not terminated");
+    if (json->length - json->at < 2) return fail(json, json->at, "the string is not terminated");
     char c = json->text[json->at + 1];
     json->at += 2;
     if (c == 'u') {
@@ -224,7 +223,7 @@ static bool escape(struct cr_json *json, char **to) {
         return true;
     }
     const char *found = c ? strchr(names, c) : NULL;
-    if (!found) return cr_json_fail(json, json->at - 2, "an unknown escape in a string");
+    if (!found) return fail(json, json->at - 2, "an unknown escape in a string");
     *(*to)++ = values[found - names];
     return true;
 }
@@ -233,7 +232,7 @@ bool cr_json_string(struct cr_json *json, char **out) {
     if (json->problem) return false;
     skip_space(json);
     if (json->at >= json->length || json->text[json->at] != '"')
-        return cr_json_fail(json, json->at, "a string in quotes expected");
+        return fail(json, json->at, "a string in quotes expected");
     char *start = json->text + ++json->at, *to = start;
     while (json->at < json->length) {
         unsigned char c = (unsigned char)json->text[json->at];
@@ -243,18 +242,18 @@ bool cr_json_string(struct cr_json *json, char **out) {
             *out = start;
             return true;
         }
-        if (c < 0x20) return cr_json_fail(json, json->at, "a control character in a string");
+        if (c < 0x20) return fail(json, json->at, "a control character in a string");
         if (c == '\\') {
             if (!escape(json, &to)) return false;
             continue;
         }
         size_t step = cr_utf8_sequence(json->text + json->at, json->length - json->at);
-        if (!step) return cr_json_fail(json, json->at, "not valid UTF-8");
+        if (!step) return fail(json, json->at, "not valid UTF-8");
         memmove(to, json->text + json->at, step);
         to += step;
         json->at += step;
     }
-    return cr_json_fail(json, json->at, "the string is not terminated");
+    return fail(json, json->at, "the string is not terminated");
 }
 
 void cr_json_quote(char *out, size_t size, const char *s) {

@@ -33,7 +33,6 @@ bool cr_json_number(struct cr_json *json, double *out);    /* any number of RFC 
 bool cr_json_word(struct cr_json *json, const char *word); /* consumes `word` (true, false or null) if it is next */
 bool cr_json_skip(struct cr_json *json);                   /* validates and skips any value, nested at most 64 deep */
 bool cr_json_end(struct cr_json *json);                    /* true if only white space remains, else sets an error */
-bool cr_json_fail(struct cr_json *json, size_t at, const char *problem); /* sets an error of the caller; false */
 
 /* Writes s in quotes with escapes, truncated with "..." to fit (size >= 16): shows arbitrary names in messages. */
 void cr_json_quote(char *out, size_t size, const char *s);

@@ -35,6 +35,7 @@ struct view {
     size_t           sum; /* bytes of all transients, without reuse */
     const char      *unit;
     double           unit_bytes;
+    struct cr_arena  arena; /* of the arrays */
 };
 
 static double in_units(const struct view *v, double bytes) {
@@ -113,29 +114,27 @@ static void find_load(struct view *v) {
         if (v->load[i] > v->load[v->peak_op]) v->peak_op = i;
 }
 
-static void view_close(struct view *v) {
-    cr_free(v->kind);
-    cr_free(v->interval);
-    cr_free(v->lifetime);
-    cr_free(v->load);
-}
-
-static bool view_open(struct view *v, const struct cr_program *p, struct cr_text *out) {
-    bool small  = p->region_bytes[CR_REGION_POOL] < 1 << 20; /* tiny networks, as in tests */
-    *v          = (struct view){.p = p, .unit = small ? "KiB" : "MiB", .unit_bytes = small ? 1 << 10 : 1 << 20};
-    v->kind     = cr_alloc((size_t)p->tensors, sizeof *v->kind);
-    v->interval = cr_alloc((size_t)p->tensors, sizeof *v->interval);
-    v->lifetime = cr_alloc((size_t)p->tensors, sizeof *v->lifetime);
-    v->load     = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
-    if (!v->kind || !v->interval || !v->lifetime || !v->load || cr_stream_intervals(p, v->interval) != CR_OK) {
-        view_close(v);
-        out->failed = true;
-        return false;
-    }
-    cr_plan_kinds(p, v->kind);
+static cr_status find_all(struct view *v) {
+    const size_t tensors = (size_t)v->p->tensors;
+    CR_ARENA_ALLOC(&v->arena, v->kind, tensors);
+    CR_ARENA_ALLOC(&v->arena, v->interval, tensors);
+    CR_ARENA_ALLOC(&v->arena, v->lifetime, tensors);
+    CR_ARENA_ALLOC(&v->arena, v->load, (size_t)v->p->ops + 1);
+    CR_TRY(cr_stream_intervals(v->p, v->interval));
+    cr_plan_kinds(v->p, v->kind);
     find_lifetimes(v);
     find_load(v);
-    return true;
+    return CR_OK;
+}
+
+/* Without memory sets out->failed and returns false. The caller frees v->arena. */
+static bool view_open(struct view *v, const struct cr_program *p, struct cr_text *out) {
+    bool small = p->region_bytes[CR_REGION_POOL] < 1 << 20; /* tiny networks, as in tests */
+    *v         = (struct view){.p = p, .unit = small ? "KiB" : "MiB", .unit_bytes = small ? 1 << 10 : 1 << 20};
+    if (find_all(v) == CR_OK) return true;
+    cr_arena_free(&v->arena);
+    out->failed = true;
+    return false;
 }
 
 /* ---- tables ---- */
@@ -285,7 +284,7 @@ void cr_plan_print_summary(const struct cr_program *p, struct cr_text *out) {
     print_kinds(&v, out);
     print_largest(&v, out);
     print_pool_map(&v, out);
-    view_close(&v);
+    cr_arena_free(&v.arena);
 }
 
 /* ---- output for programs ---- */
@@ -298,7 +297,7 @@ void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
         if (v.lifetime[t].used)
             cr_text_add(out, "%d,%d,%d,%zu,%zu\n", t, v.lifetime[t].first, v.lifetime[t].last + 1, p->tensor[t].bytes,
                         p->tensor[t].offset);
-    view_close(&v);
+    cr_arena_free(&v.arena);
 }
 
 static void json_offloads(const struct cr_program *p, struct cr_json_writer *w) {
@@ -357,5 +356,5 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
     cr_json_put_fixed(&w, "plan_ms", n->plan_ms, 3);
     json_sizes(n, &w);
     cr_json_close_line(&w);
-    view_close(&v);
+    cr_arena_free(&v.arena);
 }

@@ -256,8 +256,10 @@ static cr_status fail_not_finite(const struct cr_session *s, const char *path, s
     const char          *name  = "a tensor";
     cr_status            status;
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
-    for (int i = 0; i < list.count; i++)
-        if (cr_ckpt_same_address(list.tensor[i].address, address)) name = list.tensor[i].name;
+    for (int i = 0; i < list.count; i++) {
+        const struct cr_ckpt_address a = list.tensor[i].address;
+        if (a.kind == address.kind && a.value == address.value) name = list.tensor[i].name;
+    }
     CR_FAIL_OUT(CR_ERR_NUMERIC, "%s: %s has NaN or infinite values; please choose another checkpoint", path, name);
 out:
     cr_arena_free(&arena);

@@ -211,6 +211,10 @@ double cr_scores_accuracy(const struct cr_scores *s) {
     return s->several ? s->map : (double)s->correct1 / (double)CR_MAX(s->images, 1);
 }
 
+double cr_scores_loss(const struct cr_scores *s) {
+    return s->loss_sum / (double)CR_MAX(s->images, 1);
+}
+
 cr_status cr_session_save_thresholds(const struct cr_session *s, const char *folder) {
     const int              classes    = s->model.classes;
     double                *thresholds = cr_alloc((size_t)classes, sizeof *thresholds);

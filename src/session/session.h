@@ -261,6 +261,7 @@ static inline bool cr_top5_tells(int classes) {
 }
 /* The fraction of correct images, or with data.multi_label the mean average precision. */
 double cr_scores_accuracy(const struct cr_scores *scores);
+double cr_scores_loss(const struct cr_scores *scores); /* the mean over the images */
 /* After an evaluation with data.multi_label: stores the thresholds with the largest F1 in a checkpoint folder. */
 CR_MUST cr_status cr_session_save_thresholds(const struct cr_session *session, const char *folder);
 /* Evaluates the whole dataset; each sample counts once. With [data] tta, a session that does not train takes the mean

@@ -180,6 +180,7 @@ struct cr_budget_problem {
     double                   dense;       /* cost with nothing pruned */
     int                     *level;       /* [groups] scratch: levels at which an op is measured */
     int                     *group;       /* [groups] scratch: of an op */
+    struct cr_arena          arena;
 };
 /* The caller closes budget->problem, also after a failure. */
 CR_MUST cr_status cr_budget_problem_open(struct cr_budget *budget);
@@ -198,6 +199,7 @@ struct cr_budget_candidate {
     bool                    masked;
     float                  *value, *running; /* layouts of the smaller parameter store */
     uint8_t                *mask;
+    struct cr_arena         arena;
     double                  table, cost, loss, gap; /* table: by the problem; cost: of the compiled network */
 };
 /* Makes the network of a search result and predicts its cost. The caller frees *out, also after a failure. */

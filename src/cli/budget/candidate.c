@@ -47,9 +47,9 @@ static cr_status set_weights(struct cr_budget_source *source, const struct cr_bu
     const struct cr_param_store   *store = &source->session.model.store, *small = &c->model.store;
     const size_t                   bytes = (size_t)small->value_elems / 8 + 1;
     const struct cr_shrink_buffers from  = {source->buffers.value, source->running, source->buffers.mask};
-    CR_ALLOC(c->value, (size_t)small->value_elems + 1);
-    CR_ALLOC(c->running, (size_t)small->running_elems + 1);
-    CR_ALLOC(c->mask, bytes);
+    CR_ARENA_ALLOC(&c->arena, c->value, (size_t)small->value_elems + 1);
+    CR_ARENA_ALLOC(&c->arena, c->running, (size_t)small->running_elems + 1);
+    CR_ARENA_ALLOC(&c->arena, c->mask, bytes);
     memset(c->mask, 0xff, bytes);
     const struct cr_shrink_buffers to = {c->value, c->running, c->mask};
     cr_shrink_copy(&source->shrink, store, &from, small, &to);
@@ -82,8 +82,8 @@ cr_status cr_budget_candidate_make(struct cr_budget *b, const struct cr_search_r
                                    struct cr_budget_candidate *c) {
     const struct cr_model *model = &b->source.session.model;
     *c                           = (struct cr_budget_candidate){0};
-    CR_ALLOC(c->level, (size_t)b->source.groups.groups + 1);
-    CR_ALLOC(c->use, (size_t)b->layers.count + 1);
+    CR_ARENA_ALLOC(&c->arena, c->level, (size_t)b->source.groups.groups + 1);
+    CR_ARENA_ALLOC(&c->arena, c->use, (size_t)b->layers.count + 1);
     apply(b, result, c);
     c->table = c->cost = b->problem.fixed + result->cost;
     c->loss            = result->loss;
@@ -96,11 +96,7 @@ cr_status cr_budget_candidate_make(struct cr_budget *b, const struct cr_search_r
 
 void cr_budget_candidate_free(struct cr_budget_candidate *c) {
     cr_model_close(&c->model);
-    cr_free(c->level);
-    cr_free(c->use);
-    cr_free(c->value);
-    cr_free(c->running);
-    cr_free(c->mask);
+    cr_arena_free(&c->arena);
     cr_text_free(&c->channels);
     cr_config_close(c->config);
     *c = (struct cr_budget_candidate){0};

@@ -24,7 +24,7 @@ static cr_status add_layer(const struct cr_budget_source *s, struct cr_budget_la
     if (!l->name) return CR_NO_MEMORY(length);
     CR_ASSERT(l->tensor != CR_NONE);
     layers->count++;
-    CR_ALLOC(l->choice, CHOICES_MAX);
+    CR_ARENA_ALLOC(&layers->arena, l->choice, CHOICES_MAX);
     for (int axis = 0; axis < CR_CHANNEL_AXES; axis++)
         CR_TRY(cr_width_bins_of(&s->widths, l->tensor, axis, &l->bins[axis]));
     return cr_width_energy(&s->widths, &s->shrink, s->config->prune.importance, q, l->tensor, s->buffers.value, l->bins,
@@ -33,7 +33,7 @@ static cr_status add_layer(const struct cr_budget_source *s, struct cr_budget_la
 
 cr_status cr_budget_layers_open(const struct cr_budget_source *s, struct cr_budget_layers *layers) {
     const struct cr_param_store *store = &s->session.model.store;
-    CR_ALLOC(layers->at, (size_t)store->params + 1);
+    CR_ARENA_ALLOC(&layers->arena, layers->at, (size_t)store->params + 1);
     for (int i = 0; i < store->params; i++)
         if (store->param[i].role == CR_ROLE_CONV || store->param[i].role == CR_ROLE_DENSE_WEIGHT)
             CR_TRY(add_layer(s, layers, i));
@@ -44,9 +44,7 @@ void cr_budget_layers_close(struct cr_budget_layers *layers) {
     for (int l = 0; l < layers->count; l++) {
         for (int axis = 0; axis < CR_CHANNEL_AXES; axis++) cr_free(layers->at[l].bins[axis].bin);
         cr_free(layers->at[l].energy);
-        cr_free(layers->at[l].choice);
     }
-    cr_free(layers->at);
     cr_arena_free(&layers->arena);
     *layers = (struct cr_budget_layers){0};
 }

@@ -10,8 +10,8 @@ static cr_status add_variables(struct cr_budget *b) {
     struct cr_budget_problem *p      = &b->problem;
     const struct cr_widths   *w      = &b->source.widths;
     const int                 groups = w->groups->groups;
-    CR_ALLOC(p->variable_of, (size_t)groups + 1);
-    CR_ALLOC(p->group_of, (size_t)groups + 1);
+    CR_ARENA_ALLOC(&p->arena, p->variable_of, (size_t)groups + 1);
+    CR_ARENA_ALLOC(&p->arena, p->group_of, (size_t)groups + 1);
     CR_ALLOC(p->search.values, (size_t)groups + 1);
     for (int k = 0; k < groups; k++) {
         p->variable_of[k] = CR_NONE;
@@ -28,7 +28,7 @@ static cr_status add_scopes(struct cr_budget *b) {
     const struct cr_program  *p      = &b->clock.program;
     struct cr_search_problem *search = &b->problem.search;
     CR_ALLOC(search->factor, (size_t)p->ops + 1);
-    CR_ALLOC(b->problem.factor_op, (size_t)p->ops + 1);
+    CR_ARENA_ALLOC(&b->problem.arena, b->problem.factor_op, (size_t)p->ops + 1);
     for (int i = p->hoisted; i < p->ops; i++) {
         const int groups = cr_budget_op_groups(&b->axes, &p->op[i], b->problem.group);
         int       layer[CR_BUDGET_OP_LAYERS], choices = 0;
@@ -146,8 +146,8 @@ static cr_status add_options_of_ops(struct cr_budget *b) {
 
 static cr_status open_scopes(struct cr_budget *b) {
     const size_t groups = (size_t)b->source.widths.groups->groups + 1;
-    CR_ALLOC(b->problem.level, groups);
-    CR_ALLOC(b->problem.group, groups);
+    CR_ARENA_ALLOC(&b->problem.arena, b->problem.level, groups);
+    CR_ARENA_ALLOC(&b->problem.arena, b->problem.group, groups);
     CR_TRY(add_variables(b));
     return add_scopes(b);
 }
@@ -166,10 +166,6 @@ cr_status cr_budget_problem_size(struct cr_budget *b, double *size) {
 
 void cr_budget_problem_close(struct cr_budget_problem *p) {
     cr_search_problem_free(&p->search);
-    cr_free(p->variable_of);
-    cr_free(p->group_of);
-    cr_free(p->factor_op);
-    cr_free(p->level);
-    cr_free(p->group);
+    cr_arena_free(&p->arena);
     *p = (struct cr_budget_problem){0};
 }

@@ -27,6 +27,7 @@ struct reading {
     int64_t                 duplicates; /* images with the same pixels as an earlier image */
     int64_t                 across;     /* duplicates in validation of a training image */
     int64_t                 relabelled; /* duplicates with another label */
+    struct cr_arena         arena;
 };
 
 /* ---- reading ---- */
@@ -49,7 +50,7 @@ static bool is_same_image(const struct reading *r, const struct hashed *a, const
 
 static cr_status find_duplicates(struct reading *r) {
     const int64_t all = r->stat[0].count + r->stat[1].count;
-    CR_ALLOC(r->image, (size_t)all);
+    CR_ARENA_ALLOC(&r->arena, r->image, (size_t)all);
     for (int split = 0; split < SPLITS; split++)
         for (int64_t i = 0; i < r->stat[split].count; i++)
             if (!r->stat[split].sample[i].bad)
@@ -71,7 +72,7 @@ static void close_reading(struct reading *r) {
         cr_data_stat_close(&r->stat[split]);
         cr_dataset_close(r->dataset[split]);
     }
-    cr_free(r->image);
+    cr_arena_free(&r->arena);
     cr_config_close(r->config);
 }
 
@@ -123,15 +124,11 @@ static void count_classes(const struct cr_dataset *dataset, int64_t sample, int3
     for (int k = 0; labels && k < cr_dataset_classes(dataset); k++) classes[k] += cr_dataset_row_has(labels, k);
 }
 
-static cr_status summarise(const struct cr_dataset *dataset, const struct cr_data_stat *s, struct summary *out) {
-    int64_t *numbers, good = 0;
-    *out = (struct summary){0};
-    CR_ALLOC(numbers, (size_t)CR_MAX(s->count, s->classes) + 1);
-    out->classes = cr_alloc((size_t)s->classes, sizeof *out->classes);
-    if (!out->classes) {
-        cr_free(numbers);
-        return CR_NO_MEMORY((size_t)s->classes * sizeof *out->classes);
-    }
+static cr_status summarise(struct reading *r, int split, struct summary *out) {
+    const struct cr_data_stat *s = &r->stat[split];
+    int64_t                   *numbers, good = 0;
+    CR_ARENA_ALLOC(&r->arena, numbers, (size_t)CR_MAX(s->count, s->classes) + 1);
+    CR_ARENA_ALLOC(&r->arena, out->classes, (size_t)s->classes);
     for (int side = 0; side < 2; side++) {
         good = 0;
         for (int64_t i = 0; i < s->count; i++)
@@ -139,10 +136,9 @@ static cr_status summarise(const struct cr_dataset *dataset, const struct cr_dat
         *(side ? &out->height : &out->width) = spread_of(numbers, good);
     }
     for (int64_t i = 0; i < s->count; i++)
-        if (!s->sample[i].bad) count_classes(dataset, i, s->sample[i].label, out->classes);
+        if (!s->sample[i].bad) count_classes(r->dataset[split], i, s->sample[i].label, out->classes);
     memcpy(numbers, out->classes, (size_t)s->classes * sizeof *numbers);
     out->per_class = spread_of(numbers, s->classes);
-    cr_free(numbers);
     return CR_OK;
 }
 
@@ -305,10 +301,9 @@ cr_status cr_data_stat(const struct cr_args *args, struct cr_text *out) {
     if (!args->operands) return cr_args_fail(args, "no dataset given: cresnet data stat CONFIG|DIR");
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(open_reading(args, &r));
-    for (int split = 0; split < SPLITS; split++) CR_TRY_OUT(summarise(r.dataset[split], &r.stat[split], &u[split]));
+    for (int split = 0; split < SPLITS; split++) CR_TRY_OUT(summarise(&r, split, &u[split]));
     (cr_args_has(args, CR_OPT_JSON) ? json_stat : text_stat)(&r, u, out);
 out:
-    for (int split = 0; split < SPLITS; split++) cr_free(u[split].classes);
     close_reading(&r);
     return status;
 }

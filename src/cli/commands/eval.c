@@ -102,7 +102,7 @@ static void print_json(const struct cr_config *config, const struct evaluation *
         cr_json_put_fixed(&w, "top1", fraction(s->correct1, s->images), 6);
         cr_json_put_fixed(&w, "top5", fraction(s->correct5, s->images), 6);
     }
-    cr_json_put_fixed(&w, "loss", s->loss_sum / (double)CR_MAX(s->images, 1), 6);
+    cr_json_put_fixed(&w, "loss", cr_scores_loss(s), 6);
     cr_json_put_int(&w, "corrupt", s->corrupt);
     cr_json_put_fixed(&w, "seconds", s->seconds, 3);
     cr_json_put_fixed(&w, "images_per_s", s->seconds > 0 ? (double)s->images / s->seconds : 0, 1);
@@ -173,8 +173,7 @@ static void print_label_scores(const struct evaluation *e, struct cr_text *out) 
                 "loss %.4f  (%.1f s, %.0f images/s)\n",
                 e->split, (long long)s->images, 100 * s->map, 100 * e->labels.macro_f1,
                 100 * fraction(s->correct1, s->images), 100 * fraction(s->correct5, s->images * e->labels.classes),
-                s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
-                s->seconds > 0 ? (double)s->images / s->seconds : 0);
+                cr_scores_loss(s), s->seconds, s->seconds > 0 ? (double)s->images / s->seconds : 0);
 }
 
 static void print_class_scores(const struct evaluation *e, struct cr_text *out) {
@@ -183,7 +182,7 @@ static void print_class_scores(const struct evaluation *e, struct cr_text *out) 
     cr_text_add(out, "%s: %lld of %lld correct: top-1 %.2f %%", e->split, (long long)s->correct1, (long long)s->images,
                 100 * fraction(s->correct1, s->images));
     if (cr_top5_tells(e->classes)) cr_text_add(out, ", top-5 %.2f %%", 100 * fraction(s->correct5, s->images));
-    cr_text_add(out, ", loss %.4f  (%.1f s, %.0f images/s)\n", s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
+    cr_text_add(out, ", loss %.4f  (%.1f s, %.0f images/s)\n", cr_scores_loss(s), s->seconds,
                 s->seconds > 0 ? (double)s->images / s->seconds : 0);
     if (e->per_class) print_means(e, out);
     if (e->scale) print_temperature(e, out);
@@ -357,7 +356,7 @@ out:
     cr_predictions_csv_close(&e.table.csv);
     cr_free(e.table.probabilities);
     cr_free(e.table.threshold);
-    cr_label_table_close(&e.labels);
+    cr_arena_free(&e.labels.arena);
     cr_reject_choice_close(&e.reject);
     cr_confusion_close(&e.confusion);
     cr_label_scores_free(&e.logits);

@@ -157,11 +157,11 @@ static cr_status save(struct quantization *q) {
 static void print_scores(struct cr_text *out, const char *name, const struct cr_scores *s) {
     if (s->several) {
         cr_text_add(out, "%-15s %lld images, mAP %.2f %%, loss %.4f", name, (long long)s->images, top1(s),
-                    s->loss_sum / (double)CR_MAX(s->images, 1));
+                    cr_scores_loss(s));
         return;
     }
     cr_text_add(out, "%-15s %lld of %lld correct, top-1 %.2f %%, loss %.4f", name, (long long)s->correct1,
-                (long long)s->images, top1(s), s->loss_sum / (double)CR_MAX(s->images, 1));
+                (long long)s->images, top1(s), cr_scores_loss(s));
 }
 
 static void print_layers(const struct quantization *q, struct cr_text *out) {
@@ -197,7 +197,7 @@ static void put_scores(struct cr_json_writer *w, const char *name, const struct 
     cr_json_put_int(w, "images", s->images);
     if (!s->several) cr_json_put_int(w, "correct", s->correct1);
     cr_json_put_fixed(w, s->several ? "map" : "top1", cr_scores_accuracy(s), 6);
-    cr_json_put_fixed(w, "loss", s->loss_sum / (double)CR_MAX(s->images, 1), 6);
+    cr_json_put_fixed(w, "loss", cr_scores_loss(s), 6);
     cr_json_put_fixed(w, "batch_ms", ms, 4);
     cr_json_close_object(w);
 }

@@ -11,9 +11,9 @@ cr_status cr_label_table_open(const struct cr_session *session, const char *weig
     int       with    = 0;
     double    sum     = 0;
     *out              = (struct cr_label_table){.classes = classes};
-    CR_ALLOC(out->threshold, (size_t)classes);
-    CR_ALLOC(out->score, (size_t)classes);
-    CR_ALLOC(out->counts, (size_t)classes);
+    CR_ARENA_ALLOC(&out->arena, out->threshold, (size_t)classes);
+    CR_ARENA_ALLOC(&out->arena, out->score, (size_t)classes);
+    CR_ARENA_ALLOC(&out->arena, out->counts, (size_t)classes);
     CR_TRY(cr_saved_model_thresholds(weights, classes, out->threshold));
     CR_TRY(cr_label_scores_classes(session->label_scores, out->score));
     for (int k = 0; k < classes; k++) {
@@ -24,13 +24,6 @@ cr_status cr_label_table_open(const struct cr_session *session, const char *weig
     }
     out->macro_f1 = with ? sum / with : (double)NAN;
     return CR_OK;
-}
-
-void cr_label_table_close(struct cr_label_table *t) {
-    cr_free(t->threshold);
-    cr_free(t->score);
-    cr_free(t->counts);
-    *t = (struct cr_label_table){0};
 }
 
 double cr_label_precision(const struct cr_label_counts *c) {

@@ -13,13 +13,13 @@ struct cr_label_table {
     struct cr_label_score  *score;     /* [classes] */
     struct cr_label_counts *counts;    /* [classes]: with these thresholds */
     double                  macro_f1;  /* mean over the classes with images; NAN without */
+    struct cr_arena         arena;
 };
 
-/* Summarises the last evaluation of the session, whose weights are `weights`. The caller frees *out with
- * cr_label_table_close, also on failure. */
+/* Summarises the last evaluation of the session, whose weights are `weights`. The caller frees
+ * out->arena, also on failure. */
 CR_MUST cr_status cr_label_table_open(const struct cr_session *session, const char *weights,
                                       struct cr_label_table *out);
-void              cr_label_table_close(struct cr_label_table *table);
 /* One line for each class. */
 void cr_label_table_print(const struct cr_label_table *table, const struct cr_cmd_names *names, struct cr_text *out);
 /* The array per_class. */

@@ -128,7 +128,8 @@ static cr_status fetch_published(const char *name) {
 
 cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, char path[CR_PATH_MAX]) {
     char folder[CR_PATH_MAX];
-    CR_TRY(cr_path_copy(path, given));
+    if (strlen(given) >= CR_PATH_MAX) return CR_FAIL(CR_ERR_USAGE, "the path of the weights is too long");
+    strcpy(path, given);
     if (!*given || !cr_fs_is_dir(given)) {
         CR_TRY(refuse_options(args, given));
         if (!*given) return CR_OK;

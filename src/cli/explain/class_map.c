@@ -42,30 +42,22 @@ cr_status cr_class_map_compute(struct cr_session *s, const uint8_t *image, int l
     const struct cr_step_block step = {0};
     const struct cr_tensor    *maps = &s->eval.tensor[s->eval.maps], *logits = &s->eval.tensor[s->eval.logits];
     const int64_t              channels = maps->dim[3], positions = maps->dim[1] * maps->dim[2];
-    cr_status                  status  = CR_OK;
-    float                     *values  = cr_alloc((size_t)cr_tensor_elems(maps), sizeof *values);
-    float                     *weights = cr_alloc((size_t)channels, sizeof *weights);
-    void                      *raw     = cr_alloc(CR_MAX(maps->bytes, logits->bytes), 1);
-
-    *out = (struct cr_class_map){.height = (int)maps->dim[1],
-                                 .width  = (int)maps->dim[2],
-                                 .value  = cr_alloc((size_t)positions, sizeof *out->value),
-                                 .logits = cr_alloc((size_t)cr_tensor_elems(logits), sizeof *out->logits)};
+    float                     *values, *weights;
+    unsigned char             *raw;
     CR_ASSERT(maps->dim[0] == 1);
-    if (!values || !weights || !raw || !out->value || !out->logits)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: a map of %lld x %lld x %lld", (long long)maps->dim[1],
-                    (long long)maps->dim[2], (long long)channels);
-    CR_TRY_OUT(cr_exec_feed(s->eval_exec, image, NULL, NULL));
-    CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
-    CR_TRY_OUT(cr_session_read(s, s->eval.logits, raw, out->logits));
-    CR_TRY_OUT(cr_session_read(s, s->eval.maps, raw, values));
-    CR_TRY_OUT(find_predicted(out->logits, s->model.classes, &out->predicted));
+    *out = (struct cr_class_map){.height = (int)maps->dim[1], .width = (int)maps->dim[2]};
+    CR_ARENA_ALLOC(&out->arena, values, (size_t)cr_tensor_elems(maps));
+    CR_ARENA_ALLOC(&out->arena, weights, (size_t)channels);
+    CR_ARENA_ALLOC(&out->arena, raw, CR_MAX(maps->bytes, logits->bytes));
+    CR_ARENA_ALLOC(&out->arena, out->value, (size_t)positions);
+    CR_ARENA_ALLOC(&out->arena, out->logits, (size_t)cr_tensor_elems(logits));
+    CR_TRY(cr_exec_feed(s->eval_exec, image, NULL, NULL));
+    CR_TRY(cr_exec_run(s->eval_exec, &step));
+    CR_TRY(cr_session_read(s, s->eval.logits, raw, out->logits));
+    CR_TRY(cr_session_read(s, s->eval.maps, raw, values));
+    CR_TRY(find_predicted(out->logits, s->model.classes, &out->predicted));
     out->label = label < 0 ? out->predicted : label;
-    CR_TRY_OUT(read_class_weights(s, out->label, channels, weights));
+    CR_TRY(read_class_weights(s, out->label, channels, weights));
     weigh(values, weights, positions, channels, out->value);
-out:
-    cr_free(values);
-    cr_free(weights);
-    cr_free(raw);
-    return status;
+    return CR_OK;
 }

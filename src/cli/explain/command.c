@@ -208,8 +208,7 @@ cr_status cr_cmd_explain(const struct cr_args *args, struct cr_result *out) {
     print(args, &e, &out->text);
 out:
     cr_image_free(&e.image);
-    cr_free(e.map.value);
-    cr_free(e.map.logits);
+    cr_arena_free(&e.map.arena);
     cr_arena_free(&e.names.arena);
     cr_config_close(config);
     return status;

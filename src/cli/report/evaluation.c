@@ -259,7 +259,7 @@ static void add_scores(const struct cr_scores *s, int classes, struct cr_text *o
     cr_text_add(out, "<dl class=\"facts\">");
     cr_page_fact(out, "top-1", "%.2f %%", 100 * fraction(s->correct1, s->images));
     if (cr_top5_tells(classes)) cr_page_fact(out, "top-5", "%.2f %%", 100 * fraction(s->correct5, s->images));
-    cr_page_fact(out, "loss", "%.4f", s->loss_sum / (double)s->images);
+    cr_page_fact(out, "loss", "%.4f", cr_scores_loss(s));
     cr_page_fact(out, "correct", "%lld of %lld", (long long)s->correct1, (long long)s->images);
     cr_report_skipped(out, s);
 }

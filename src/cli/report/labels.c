@@ -12,7 +12,7 @@ static void add_scores(const struct cr_scores *s, const struct cr_label_table *t
     cr_page_fact(out, "macro F1", "%.2f %%", 100 * t->macro_f1);
     cr_page_fact(out, "all labels correct", "%.2f %%", 100 * (double)s->correct1 / images);
     cr_page_fact(out, "labels correct", "%.2f %%", 100 * (double)s->correct5 / images / t->classes);
-    cr_page_fact(out, "loss", "%.4f", s->loss_sum / images);
+    cr_page_fact(out, "loss", "%.4f", cr_scores_loss(s));
     cr_page_fact(out, "images", "%lld", (long long)s->images);
     cr_report_skipped(out, s);
 }
@@ -62,6 +62,6 @@ cr_status cr_report_labels(struct cr_text *out, struct cr_session *session, cons
     add_scores(scores, &table, out);
     CR_TRY_OUT(add_classes(&table, dataset, out));
 out:
-    cr_label_table_close(&table);
+    cr_arena_free(&table.arena);
     return status;
 }

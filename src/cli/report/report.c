@@ -85,13 +85,11 @@ static cr_status add_memory(const struct cr_report_run *run, struct cr_text *out
 
 static void note_scores(const struct cr_report_run *run, const struct cr_scores *weights,
                         const struct cr_scores *averages, struct cr_text *out) {
-    const double images = (double)CR_MAX(weights->images, 1);
     cr_page_note(out,
                  "Weights: %s %.2f %%, loss %.4f. Moving averages: %s %.2f %%, loss %.4f. The rest of this section is "
                  "about the moving averages of %s.",
-                 cr_report_metric(run), 100 * cr_scores_accuracy(weights), weights->loss_sum / images,
-                 cr_report_metric(run), 100 * cr_scores_accuracy(averages), averages->loss_sum / images,
-                 run->step_name);
+                 cr_report_metric(run), 100 * cr_scores_accuracy(weights), cr_scores_loss(weights),
+                 cr_report_metric(run), 100 * cr_scores_accuracy(averages), cr_scores_loss(averages), run->step_name);
 }
 
 static cr_status evaluate_once(const struct cr_report_run *run, struct cr_text *out, struct cr_session *session,

@@ -163,7 +163,7 @@ static cr_status calibrate(struct calibrator *c, struct cr_calibration *out) {
     CR_TRY(run_pass(c, false));
     CR_TRY(run_pass(c, true));
     out->images = c->images;
-    CR_ALLOC(out->at, (size_t)c->session.model.store.params);
+    CR_ARENA_ALLOC(&out->arena, out->at, (size_t)c->session.model.store.params);
     CR_TRY(activation_scales(c, out));
     return filter_scales(c, out);
 }
@@ -194,7 +194,6 @@ cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *
 }
 
 void cr_calibration_free(struct cr_calibration *c) {
-    cr_free(c->at);
     cr_arena_free(&c->arena);
     *c = (struct cr_calibration){0};
 }
