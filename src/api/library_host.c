@@ -15,11 +15,7 @@ static bool library_interrupted(void) {
     return model && model->interrupt && model->interrupt(model->interrupt_context) != 0;
 }
 
-static void library_stop(const char *text) {
-    cr_api_abandon(text);
-}
-
 __attribute__((constructor)) static void on_load(void) {
-    static const struct cr_host library = {library_log, library_interrupted, library_stop};
+    static const struct cr_host library = {library_log, library_interrupted, cr_api_abandon};
     cr_host_set(&library);
 }

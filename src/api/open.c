@@ -151,10 +151,6 @@ static cresnet_memory memory_of(const struct cresnet_model *m) {
                             .host_bytes   = (size_t)s->state.eval_batch * image + s->eval.tensor[s->eval.logits].bytes};
 }
 
-static int count_features(const struct cr_model *model) {
-    return (int)model->width[model->stages - 1] * (model->block == CR_BLOCK_BOTTLENECK ? 4 : 1);
-}
-
 static cr_status read_thresholds(struct cresnet_model *m) {
     const int classes = m->session.model.classes;
     if (!m->config->data.multi_label) return CR_OK;
@@ -221,7 +217,8 @@ static cr_status open_job(struct cresnet_model *m, void *argument) {
     m->has_features |= m->reject.score == CR_REJECT_DISTANCE;
     options.keep_features = m->has_features;
     CR_TRY(cr_session_open(m->config, &options, &m->session));
-    m->feature_count = count_features(&m->session.model);
+    const struct cr_model *model = &m->session.model;
+    m->feature_count             = (int)model->width[model->stages - 1] * (model->block == CR_BLOCK_BOTTLENECK ? 4 : 1);
     CR_TRY(check_reject(m));
     describe(m);
     if (job->memory) *job->memory = m->info.memory;

@@ -76,8 +76,9 @@ struct cr_ckpt_save {
     int64_t                      step;
     const struct cr_ckpt_tensor *model, *state, *ema;
     int                          model_count, state_count, ema_count; /* ema_count 0: no ema.safetensors */
-    const struct cr_st_meta     *model_meta, *state_meta; /* "format" = "pt" and "step" are added when missing */
-    int                          model_meta_count, state_meta_count;
+    bool                         sparse;                              /* the model and ema may have sparse tensors */
+    const struct cr_st_meta     *state_meta;                          /* with "step" and CR_ST_SUMS */
+    int                          state_meta_count;
     const char                  *config_text;       /* content of config.ini */
     const char                  *kernel_times_text; /* content of kernel_times.txt; NULL when the run has none */
     const char *const           *class_names;       /* names without line breaks */

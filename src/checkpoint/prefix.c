@@ -144,12 +144,12 @@ bool cr_ckpt_is_head(const char *name) {
 }
 
 /* "fc.weight" and "fc.1.weight", but not "fc.norm.weight" */
-static bool is_layer_of_head(const char *name, const char *parameter) {
+static bool is_layer_of_head(const char *name) {
     const char *at = strchr(name, '.');
     if (!cr_ckpt_is_head(name)) return false;
     const size_t digits = strspn(++at, "0123456789");
     if (digits && at[digits] == '.') at += digits + 1;
-    return strcmp(at, parameter) == 0;
+    return strcmp(at, "weight") == 0;
 }
 
 /* Names the only linear layer of the classifier as the network does. A classifier of several layers keeps its names. */
@@ -159,7 +159,7 @@ static cr_status name_classifier(struct cr_st_file *file, const char *path, bool
     int                       layers = 0;
     for (int i = 0; i < cr_st_count(file); i++) {
         const struct cr_st_entry *e = cr_st_at(file, i);
-        if (!is_layer_of_head(e->name, "weight")) continue;
+        if (!is_layer_of_head(e->name)) continue;
         weight = e;
         layers++;
     }

@@ -198,7 +198,7 @@ out:
 static cr_status write_all(struct export *e, const char *to) {
     const struct cr_st_meta meta[] = {
         {"format", "pt"}, {CR_OUTPUT_EXPORT_KEY, "1"}, CR_ST_SUMS, {CR_CKPT_CLASS_NAMES, e->class_names}};
-    struct cr_st_writer *writer = NULL, *whole;
+    struct cr_st_writer *writer = NULL;
     void                *buffer = NULL;
     struct cr_temporary  file;
     cr_status            status;
@@ -216,9 +216,7 @@ static cr_status write_all(struct export *e, const char *to) {
         CR_TRY_OUT(from ? write_whole(e, from, writer, buffer) : write_dense(e, entry->name, writer, buffer));
         if (from) CR_TRY_OUT(cr_st_check_sum(e->file, from, entry->crc)); /* the same bytes: one sum for both files */
     }
-    whole  = writer;
-    writer = NULL;
-    CR_TRY_OUT(cr_st_finish(whole));
+    CR_TRY_OUT(cr_st_finish(&writer));
     CR_TRY_OUT(cr_temporary_commit(&file));
 out:
     cr_st_abandon(writer);

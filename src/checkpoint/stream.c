@@ -2,8 +2,6 @@
 #include "checkpoint/internal.h"
 #include "core/checksum/crc32c.h"
 
-#include <string.h>
-
 /* A filter consists of K rows of C x RS (file) or RS x C (store) elements. Any other tensor is one row without
  * permutation. */
 struct rows {

@@ -3,35 +3,16 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 /* ---- files ---- */
 
-/* Copies the caller's metadata, adds one pair unless its key exists, and requests checksums. The caller frees *out with
- * cr_free. */
-static cr_status with_meta(const struct cr_st_meta *meta, int count, const char *key, const char *value,
-                           struct cr_st_meta **out, int *out_count) {
-    struct cr_st_meta *all;
-    CR_ALLOC(all, (size_t)count + 2);
-    bool there = false;
-    for (int i = 0; i < count; i++) {
-        all[i] = meta[i];
-        there |= !strcmp(meta[i].key, key);
-    }
-    if (!there) all[count++] = (struct cr_st_meta){key, value};
-    all[count++] = CR_ST_SUMS;
-    *out         = all;
-    *out_count   = count;
-    return CR_OK;
-}
-
 static cr_status write_tensors(const char *path, const struct cr_ckpt_tensor *tensors, int count,
                                const struct cr_st_meta *meta, int meta_count, const struct cr_ckpt_io *io) {
     struct cr_ckpt_stage stage   = {0};
     struct cr_st_entry  *entries = NULL;
-    struct cr_st_writer *writer  = NULL, *whole;
+    struct cr_st_writer *writer  = NULL;
     cr_status            status  = CR_OK;
     CR_ALLOC(entries, (size_t)count);
     for (int i = 0; i < count; i++) {
@@ -42,9 +23,7 @@ static cr_status write_tensors(const char *path, const struct cr_ckpt_tensor *te
     CR_TRY_OUT(cr_st_create(path, entries, count, meta, meta_count, &writer));
     for (int i = 0; i < count; i++)
         CR_TRY_OUT(cr_ckpt_tensor_out(writer, &tensors[cr_st_writer_index(writer, i)], &stage, io));
-    whole  = writer;
-    writer = NULL;
-    CR_TRY_OUT(cr_st_finish(whole));
+    CR_TRY_OUT(cr_st_finish(&writer));
 out:
     cr_st_abandon(writer);
     cr_ckpt_stage_close(&stage);
@@ -54,26 +33,13 @@ out:
 
 static cr_status write_model(const char *folder, const struct cr_ckpt_save *save, const char *name,
                              const struct cr_ckpt_tensor *tensors, int tensor_count, const struct cr_ckpt_io *io) {
-    char               path[CR_PATH_MAX];
-    struct cr_st_meta *meta;
-    int                count;
+    char              path[CR_PATH_MAX];
+    struct cr_st_meta meta[3] = {{"format", "pt"}}; /* expected by readers of PyTorch files */
+    int               count   = 1;
+    if (save->sparse) meta[count++] = (struct cr_st_meta){CR_CKPT_SPARSE_KEY, CR_CKPT_SPARSE_VERSION};
+    meta[count++] = CR_ST_SUMS;
     CR_TRY(cr_path_join(path, folder, "%s", name));
-    CR_TRY(with_meta(save->model_meta, save->model_meta_count, "format", "pt", &meta, &count));
-    cr_status status = write_tensors(path, tensors, tensor_count, meta, count, io);
-    cr_free(meta);
-    return status;
-}
-
-static cr_status write_state(const char *folder, const struct cr_ckpt_save *save, const struct cr_ckpt_io *io) {
-    char               path[CR_PATH_MAX], step[32];
-    struct cr_st_meta *meta;
-    int                count;
-    CR_TRY(cr_path_join(path, folder, "state.safetensors"));
-    snprintf(step, sizeof step, "%" PRId64, save->step);
-    CR_TRY(with_meta(save->state_meta, save->state_meta_count, "step", step, &meta, &count));
-    cr_status status = write_tensors(path, save->state, save->state_count, meta, count, io);
-    cr_free(meta);
-    return status;
+    return write_tensors(path, tensors, tensor_count, meta, count, io);
 }
 
 static cr_status write_classes(const char *folder, const struct cr_ckpt_save *save) {
@@ -96,7 +62,8 @@ static cr_status fill_folder(const char *folder, const struct cr_ckpt_save *save
     char path[CR_PATH_MAX];
     CR_TRY(write_model(folder, save, "model.safetensors", save->model, save->model_count, io));
     if (save->ema_count) CR_TRY(write_model(folder, save, "ema.safetensors", save->ema, save->ema_count, io));
-    CR_TRY(write_state(folder, save, io));
+    CR_TRY(cr_path_join(path, folder, "state.safetensors"));
+    CR_TRY(write_tensors(path, save->state, save->state_count, save->state_meta, save->state_meta_count, io));
     CR_TRY(cr_path_join(path, folder, "config.ini"));
     CR_TRY(cr_fs_write_new(path, save->config_text, strlen(save->config_text)));
     CR_TRY(write_classes(folder, save));

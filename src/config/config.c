@@ -170,9 +170,9 @@ static cr_status names_set(struct cr_config_loader *l, const char *path) {
 
 /* The defaults of mean and std are those of ImageNet's three channels. Grey images and a fourth channel get their
  * average. */
-static void fit_to_channels(const char *dotted, struct cr_reals *list, int64_t channels,
-                            const struct cr_config *config) {
-    const double average = rint((list->at[0] + list->at[1] + list->at[2]) / 3 * 1e6) / 1e6;
+static void fit_to_channels(const char *dotted, struct cr_reals *list, const struct cr_config *config) {
+    const int64_t channels = config->data.channels;
+    const double  average  = rint((list->at[0] + list->at[1] + list->at[2]) / 3 * 1e6) / 1e6;
     if (cr_config_is_set(config, dotted) || (channels != 1 && channels != 4)) return;
     list->at[channels - 1] = average;
     list->count            = (int)channels;
@@ -192,8 +192,8 @@ static cr_status config_load(struct cr_config_loader *l, const char *path, const
         CR_TRY(cr_config_files_read(l, config->path));
     for (int i = config->files - 1; i >= 0; i--) file_apply(l, &config->file[i]);
     for (int i = 0; i < n; i++) CR_TRY(override_apply(l, overrides[i]));
-    fit_to_channels("data.mean", &config->data.mean, config->data.channels, config);
-    fit_to_channels("data.std", &config->data.std, config->data.channels, config);
+    fit_to_channels("data.mean", &config->data.mean, config);
+    fit_to_channels("data.std", &config->data.std, config);
     cr_config_check(config, &l->complaints);
     return cr_complaints_status(&l->complaints);
 }
@@ -304,9 +304,9 @@ cr_status cr_config_derive(const struct cr_config **out, const struct cr_config 
     return status;
 }
 
-cr_status cr_config_change(const struct cr_config **config, unsigned reset, const char *const *changes, int n) {
+cr_status cr_config_change(const struct cr_config **config, const char *const *changes, int n) {
     const struct cr_config *changed;
-    CR_TRY(cr_config_derive(&changed, *config, reset, changes, n));
+    CR_TRY(cr_config_derive(&changed, *config, 0, changes, n));
     cr_config_close(*config);
     *config = changed;
     return CR_OK;
@@ -316,7 +316,7 @@ cr_status cr_config_set(const struct cr_config **config, const char *dotted, con
     struct cr_text change = {0};
     cr_text_add(&change, "%s=%s", dotted, value);
     const cr_status status =
-        change.failed ? CR_NO_MEMORY(change.length) : cr_config_change(config, 0, CR_CHANGES(change.data));
+        change.failed ? CR_NO_MEMORY(change.length) : cr_config_change(config, CR_CHANGES(change.data));
     cr_text_free(&change);
     return status;
 }

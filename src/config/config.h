@@ -106,8 +106,8 @@ CR_MUST cr_status cr_config_derive(const struct cr_config **config, const struct
                                    const char *const *changes, int n);
 /* The arguments `changes` and `n`. */
 #define CR_CHANGES(...) (const char *const[]){__VA_ARGS__}, (int)CR_COUNT(((const char *const[]){__VA_ARGS__}))
-/* The same in place: *config is closed, and becomes the copy. It stays as it is on failure. */
-CR_MUST cr_status cr_config_change(const struct cr_config **config, unsigned reset, const char *const *changes, int n);
+/* The same in place, without `reset`: *config is closed, and becomes the copy. It stays as it is on failure. */
+CR_MUST cr_status cr_config_change(const struct cr_config **config, const char *const *changes, int n);
 /* One change in place, to a value of any length. `dotted` is "train.batch". */
 CR_MUST cr_status cr_config_set(const struct cr_config **config, const char *dotted, const char *value);
 void              cr_config_close(const struct cr_config *config); /* accepts NULL */

@@ -76,8 +76,8 @@ void cr_json_put_string(struct cr_json_writer *w, const char *key, const char *s
         cr_text_add_json(w->text, s);
 }
 
-void cr_json_put_strings(struct cr_json_writer *w, const char *key, const char *const *strings, int count) {
-    cr_json_open_array(w, key);
+void cr_json_put_strings(struct cr_json_writer *w, const char *const *strings, int count) {
+    cr_json_open_array(w, NULL);
     for (int i = 0; i < count; i++) cr_json_put_string(w, NULL, strings[i]);
     cr_json_close_array(w);
 }

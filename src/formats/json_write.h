@@ -45,8 +45,8 @@ void cr_json_close_array(struct cr_json_writer *w);
 /* Ends the line after the outermost value. The next value starts a new text. */
 void cr_json_end_line(struct cr_json_writer *w);
 
-void cr_json_put_string(struct cr_json_writer *w, const char *key, const char *s); /* s NULL: null */
-void cr_json_put_strings(struct cr_json_writer *w, const char *key, const char *const *strings, int count); /* a list */
+void cr_json_put_string(struct cr_json_writer *w, const char *key, const char *s);         /* s NULL: null */
+void cr_json_put_strings(struct cr_json_writer *w, const char *const *strings, int count); /* a list */
 void cr_json_put_int(struct cr_json_writer *w, const char *key, int64_t value);
 void cr_json_put_uint(struct cr_json_writer *w, const char *key, uint64_t value);
 /* A number with `decimals` digits after the point (%.*f). */

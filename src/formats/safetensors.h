@@ -91,7 +91,7 @@ struct cr_st_writer;
  * cr_st_finish or cr_st_abandon. */
 CR_MUST cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int count,
                                const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
-/* The same for a new file that is open for writing. The writer closes it, also on failure. */
+/* The same for a new file that is open for writing; fd < 0: creates it. The writer closes it, also on failure. */
 CR_MUST cr_status cr_st_create_at(int fd, const char *path, const struct cr_st_entry *entries, int count,
                                   const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
 /* Entry i in file order. If the file gets checksums, its crc is that of the bytes that were written. */
@@ -99,9 +99,9 @@ const struct cr_st_entry *cr_st_writer_entry(const struct cr_st_writer *writer, 
 int                       cr_st_writer_index(const struct cr_st_writer *writer, int i); /* its index in `entries` */
 /* Appends `bytes` bytes of tensor data. CR_ERR_IO. */
 CR_MUST cr_status cr_st_write(struct cr_st_writer *writer, const void *src, size_t bytes);
-/* Checks that exactly the declared bytes were written, syncs and closes the file. Always frees the writer; removes the
- * file on failure. */
-CR_MUST cr_status cr_st_finish(struct cr_st_writer *writer);
+/* Checks that exactly the declared bytes were written, syncs and closes the file. Always frees the writer, which
+ * becomes NULL; removes the file on failure. */
+CR_MUST cr_status cr_st_finish(struct cr_st_writer **writer);
 void              cr_st_abandon(struct cr_st_writer *writer); /* closes and removes the file; NULL is allowed */
 
 #endif

@@ -167,9 +167,8 @@ static void writer_free(struct cr_st_writer *writer) {
     cr_free(writer);
 }
 
-/* fd < 0: creates the file. */
-static cr_status create(int fd, const char *path, const struct cr_st_entry *entries, int count,
-                        const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out) {
+cr_status cr_st_create_at(int fd, const char *path, const struct cr_st_entry *entries, int count,
+                          const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out) {
     cr_status            status = CR_OK;
     struct cr_st_writer *writer = cr_alloc(1, sizeof *writer);
     if (!writer) {
@@ -193,13 +192,7 @@ out:
 
 cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int count, const struct cr_st_meta *meta,
                        int meta_count, struct cr_st_writer **out) {
-    return create(-1, path, entries, count, meta, meta_count, out);
-}
-
-cr_status cr_st_create_at(int fd, const char *path, const struct cr_st_entry *entries, int count,
-                          const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out) {
-    CR_ASSERT(fd >= 0);
-    return create(fd, path, entries, count, meta, meta_count, out);
+    return cr_st_create_at(-1, path, entries, count, meta, meta_count, out);
 }
 
 const struct cr_st_entry *cr_st_writer_entry(const struct cr_st_writer *writer, int i) {
@@ -256,8 +249,10 @@ cr_status cr_st_write(struct cr_st_writer *writer, const void *src, size_t bytes
     return CR_OK;
 }
 
-cr_status cr_st_finish(struct cr_st_writer *writer) {
-    cr_status status = CR_OK;
+cr_status cr_st_finish(struct cr_st_writer **finished) {
+    struct cr_st_writer *writer = *finished;
+    cr_status            status = CR_OK;
+    *finished                   = NULL;
     if (writer->written != writer->total)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %" PRIu64 " bytes of tensors were declared, %" PRIu64 " written", writer->path,
                     writer->total, writer->written);
@@ -268,10 +263,7 @@ cr_status cr_st_finish(struct cr_st_writer *writer) {
     if (cr_fs_close(fd) < 0) {
         status = cr_fs_refused(writer->path, "close", errno);
         cr_fs_unlink(writer->path);
-        goto out;
     }
-    writer_free(writer);
-    return CR_OK;
 out:
     cr_st_abandon(writer);
     return status;

@@ -12,17 +12,11 @@ bool cr_st_is_index(const unsigned char head[CR_ST_HEAD_BYTES]) {
     return head[0] == '{' && head[7] != 0;
 }
 
-static bool has_ending(const char *path, const char *const *endings, size_t count) {
-    const char *dot = strrchr(path, '.');
-    for (size_t i = 0; dot && i < count; i++)
-        if (strcmp(dot, endings[i]) == 0) return true;
+static bool has_pytorch_name(const char *path) {
+    static const char *const endings[] = {".pth", ".pt", ".th", ".bin", ".ckpt"};
+    for (size_t i = 0; i < CR_COUNT(endings); i++)
+        if (cr_ends_with(path, endings[i])) return true;
     return false;
-}
-
-/* The first member of an ONNX file is its version, a small number. */
-static bool is_onnx(const char *path, const unsigned char *head) {
-    static const char *const endings[] = {".onnx"};
-    return has_ending(path, endings, CR_COUNT(endings)) && head[0] == 0x08 && head[1] < 0x80;
 }
 
 /* What downloads leave in place of a file; NULL for anything else. */
@@ -37,9 +31,8 @@ static const char *failed_download(const unsigned char *head, size_t got) {
 }
 
 cr_status cr_st_check_kind(const char *path, const unsigned char head[CR_ST_HEAD_BYTES], size_t got) {
-    static const char *const pytorch[]   = {".pth", ".pt", ".th", ".bin", ".ckpt"};
-    const bool               safetensors = got > 8 && head[8] == '{';
-    const char              *download    = safetensors ? NULL : failed_download(head, got);
+    const bool  safetensors = got > 8 && head[8] == '{';
+    const char *download    = safetensors ? NULL : failed_download(head, got);
     if (safetensors) return CR_OK;
     if (download) return CR_FAIL(CR_ERR_FORMAT, "%s: %s", path, download);
     if (cr_st_is_torch(head))
@@ -47,13 +40,14 @@ cr_status cr_st_check_kind(const char *path, const unsigned char head[CR_ST_HEAD
                        "%s: is a PyTorch file, not a safetensors file; `cresnet export FILE.pth -o "
                        "FILE.safetensors` converts it",
                        path);
-    if (is_onnx(path, head))
+    /* the first member of an ONNX file is its version, a small number */
+    if (cr_ends_with(path, ".onnx") && head[0] == 0x08 && head[1] < 0x80)
         return CR_FAIL(CR_ERR_FORMAT,
                        "%s: is an ONNX file, which cresnet writes and does not read: give the run folder that it was "
                        "exported from, or CONFIG --weights FILE with a safetensors or PyTorch file",
                        path);
     if (cr_st_is_index(head)) return CR_FAIL(CR_ERR_FORMAT, "%s: is a text in JSON, not weights", path);
-    if (has_ending(path, pytorch, CR_COUNT(pytorch)))
+    if (has_pytorch_name(path))
         return CR_FAIL(CR_ERR_FORMAT,
                        "%s: not a PyTorch file: it begins neither as a zip archive nor as a pickle; it is damaged, "
                        "or no file of torch.save",

@@ -6,8 +6,6 @@
 #include "config/config.h"
 #include "formats/json_write.h"
 
-#include <string.h>
-
 static const struct {
     char        letter;
     const char *name;
@@ -164,8 +162,9 @@ static void print_regions(const struct view *v, struct cr_text *out) {
 
 /* Returns whether the tensor owns its storage at op `at`. At an op whose output reuses the storage, the output owns it.
  */
-static bool owns_at(const struct view *v, int t, int at) {
-    const struct cr_tensor *x = &v->p->tensor[t];
+static bool owns_at_peak(const struct view *v, int t) {
+    const struct cr_tensor *x  = &v->p->tensor[t];
+    const int               at = v->peak_op;
     if (!is_transient(x) || at < x->first || at > x->last) return false;
     if (at != x->last) return true;
     const struct cr_op *op = &v->p->op[at];
@@ -185,7 +184,7 @@ static void print_kinds(const struct view *v, struct cr_text *out) {
         enum cr_plan_kind k = v->kind[t];
         sum[k].tensors++;
         sum[k].all += (double)p->tensor[t].bytes;
-        if (owns_at(v, t, v->peak_op)) sum[k].peak += (double)p->tensor[t].bytes;
+        if (owns_at_peak(v, t)) sum[k].peak += (double)p->tensor[t].bytes;
     }
     cr_text_add(out, "\n%-16s %8s %10s in all %10s at the peak op\n", "kind", "tensors", v->unit, v->unit);
     for (int k = 0; k < CR_PLAN_KINDS; k++)
@@ -206,7 +205,7 @@ static void print_largest(const struct view *v, struct cr_text *out) {
     for (; count < LARGEST; count++) {
         int best = CR_NONE;
         for (int t = 0; t < p->tensors; t++) {
-            bool excluded = !owns_at(v, t, v->peak_op);
+            bool excluded = !owns_at_peak(v, t);
             for (int k = 0; k < count; k++) excluded |= shown[k] == t;
             if (!excluded && (best == CR_NONE || p->tensor[t].bytes > p->tensor[best].bytes)) best = t;
         }

@@ -77,10 +77,6 @@ static void find_places(struct listing *l) {
             }
 }
 
-static double copy_seconds(const struct listing *l, size_t bytes) {
-    return cr_copy_seconds(l->model, CR_STREAM_TO_HOST, bytes) + cr_copy_seconds(l->model, CR_STREAM_TO_DEVICE, bytes);
-}
-
 static void print_place(const struct listing *l, const struct place *k, struct cr_text *out) {
     static const char *const names[] = {"device", "recompute", "offload"};
     const struct cr_tensor  *x       = &l->p->tensor[k->tensor];
@@ -91,7 +87,10 @@ static void print_place(const struct listing *l, const struct place *k, struct c
         snprintf(ops + used, sizeof ops - (size_t)used, ", %d-%d", l->p->tensor[k->again].first,
                  l->p->tensor[k->again].last);
     if (l->writer[k->tensor] >= 0) snprintf(again, sizeof again, "%.3f", l->seconds[l->writer[k->tensor]] * 1e3);
-    if (copies) snprintf(copy, sizeof copy, "%.3f", copy_seconds(l, x->bytes) * 1e3);
+    if (copies)
+        snprintf(copy, sizeof copy, "%.3f",
+                 1e3 * (cr_copy_seconds(l->model, CR_STREAM_TO_HOST, x->bytes) +
+                        cr_copy_seconds(l->model, CR_STREAM_TO_DEVICE, x->bytes)));
     cr_text_add(out, "%-9s %10.2f  %-20s %10.3f %10s %10s  %s\n", names[k->location], (double)x->bytes / (1 << 20), ops,
                 k->idle * 1e3, copy, again, x->name);
 }

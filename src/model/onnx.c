@@ -119,7 +119,7 @@ static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
     }
     put_reject(x->n, model);
     if (!x->n->class_names) return;
-    cr_json_put_strings(&w, NULL, x->n->class_names, x->n->classes);
+    cr_json_put_strings(&w, x->n->class_names, x->n->classes);
     put_metadata(model, "class_names", &text);
 }
 

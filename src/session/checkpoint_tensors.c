@@ -14,16 +14,13 @@
 
 cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir,
                         const char *config_text, const char *const *class_names, int classes) {
-    struct cr_arena         arena = {0};
-    struct cr_state_list    model, optim, ema;
-    struct cr_state_sparse  sparse = {0};
-    struct cr_ckpt_io       io     = cr_state_io(s);
-    cr_status               status = CR_OK;
-    char                   *costs  = NULL;
-    struct cr_state_meta    state_meta;
-    const struct cr_st_meta model_meta[] = {{"format", "pt"}, /* expected by readers of PyTorch files */
-                                            {CR_CKPT_SPARSE_KEY, CR_CKPT_SPARSE_VERSION}};
-
+    struct cr_arena        arena = {0};
+    struct cr_state_list   model, optim, ema;
+    struct cr_state_sparse sparse = {0};
+    struct cr_ckpt_io      io     = cr_state_io(s);
+    cr_status              status = CR_OK;
+    char                  *costs  = NULL;
+    struct cr_state_meta   state_meta;
     cr_state_meta_of(at, s->config->train.seed, &state_meta);
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
     CR_TRY_OUT(cr_state_optim_list(&s->model.store, &arena, &optim));
@@ -39,8 +36,7 @@ cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, cons
                                       .state_count       = optim.count,
                                       .ema               = ema.tensor,
                                       .ema_count         = ema.count,
-                                      .model_meta        = model_meta,
-                                      .model_meta_count  = s->model.store.has_mask ? 2 : 1,
+                                      .sparse            = s->model.store.has_mask,
                                       .state_meta        = state_meta.entry,
                                       .state_meta_count  = state_meta.count,
                                       .config_text       = config_text,

@@ -22,7 +22,7 @@ struct cr_position {
 CR_MUST cr_status cr_state_position(const char *path, struct cr_position *out);
 /* The same from the open file, whose path is used in messages. */
 CR_MUST cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct cr_position *out);
-enum { CR_STATE_META_MAX = 9 };
+enum { CR_STATE_META_MAX = 10 };
 struct cr_state_meta {
     struct cr_st_meta entry[CR_STATE_META_MAX]; /* values point into `text` */
     int               count;

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The order is that of the file. Checkpoints of older versions lack keys that are `newer`; so do those in which the
- * value is 0. */
+/* Checkpoints of older versions lack keys that are `newer`; so do those in which the value is 0. */
 static const struct field {
     const char *key;
     size_t      at;
@@ -35,12 +34,14 @@ void cr_state_meta_of(const struct cr_position *at, int64_t seed, struct cr_stat
     p.ranks              = CR_MAX(p.ranks, 1);
     out->count           = 0;
     add(out, "cresnet_state", 10, 1);
+    add(out, "seed", 10, (uint64_t)seed);
     for (const struct field *f = fields; f < fields + CR_COUNT(fields); f++) {
         uint64_t value;
         memcpy(&value, (const char *)&p + f->at, sizeof value);
-        if (strcmp(f->key, "ranks") == 0) add(out, "seed", 10, (uint64_t)seed);
         if (value || !f->newer) add(out, f->key, f->base, value);
     }
+    CR_ASSERT(out->count < CR_STATE_META_MAX);
+    out->entry[out->count++] = CR_ST_SUMS;
 }
 
 cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct cr_position *out) {

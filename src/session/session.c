@@ -5,7 +5,6 @@
 #include "session/labels/label_scores.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* ---- classes ---- */
 
@@ -357,23 +356,19 @@ void cr_session_close(struct cr_session *s) {
 
 /* ---- initial values ---- */
 
-/* Address of one scalar of enum cr_state. */
-static char *state_address(struct cr_session *s, int which) {
-    return cr_state_buffer_at(s, CR_BUFFER_STATE) + (size_t)which * sizeof(double);
-}
-
 /* Initial value of the dynamic loss scale, which adjusts within the first updates (Micikevicius et al. 2018). */
 static const double initial_loss_scale = 65536;
 
 cr_status cr_session_fit_loss_scale(struct cr_session *s) {
     const struct cr_backend *backend = s->device->backend;
+    char                    *at      = cr_state_buffer_at(s, CR_BUFFER_STATE) + CR_STATE_LOSS_SCALE * sizeof(double);
     double                   scale, new_scale = s->config->train.loss_scale;
-    CR_TRY(backend->get(s->device, &scale, state_address(s, CR_STATE_LOSS_SCALE), sizeof scale));
+    CR_TRY(backend->get(s->device, &scale, at, sizeof scale));
     if (s->model.real != CR_F16)
         new_scale = 1;
     else if (new_scale == 0)
         new_scale = scale > 1 ? scale : initial_loss_scale;
-    return backend->put(s->device, state_address(s, CR_STATE_LOSS_SCALE), &new_scale, sizeof new_scale);
+    return backend->put(s->device, at, &new_scale, sizeof new_scale);
 }
 
 cr_status cr_session_init(struct cr_session *s) {

@@ -93,7 +93,7 @@ cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, b
                            c->train.accumulate);
         char batch[40];
         snprintf(batch, sizeof batch, "train.batch=%" PRId64, images / parts);
-        CR_TRY(cr_config_change(&run->config, 0, CR_CHANGES(batch)));
+        CR_TRY(cr_config_change(&run->config, CR_CHANGES(batch)));
         cr_log(CR_LOG_INFO,
                "resume: %" PRId64 " rank%s with %" PRId64 " images each, before %" PRId64 " with %" PRId64
                ": the images of each update and their order do not change",

@@ -51,7 +51,7 @@ static cr_status resumed_config(const struct cr_config *stored, const struct cr_
     CR_TRY(cr_config_reopen(&run->config, stored, o->overrides, o->override_count));
     return run->config->train.batch || !stored->train.batch || o->force
                ? CR_OK
-               : cr_config_change(&run->config, 0, CR_CHANGES(batch));
+               : cr_config_change(&run->config, CR_CHANGES(batch));
 }
 
 /* Logs which values of the user's configuration have no effect, because the run keeps its stored ones. */

@@ -44,7 +44,7 @@ static cr_status calibrate(const struct run *base, const char *device, const cha
     CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
     cr_status status = cr_dataset_open(config, CR_SPLIT_TRAIN, &train);
     if (status == CR_OK) {
-        status = cr_calibrate(config, train, NULL, out);
+        status = cr_calibrate(config, train, out);
         cr_dataset_close(train);
     }
     cr_config_close(config);

@@ -104,7 +104,7 @@ static inline cr_status fake_put(void *self, struct cr_ckpt_address address, uin
 
 static inline cr_status fake_save_from(struct fake *fake, const char *run_dir, int64_t step, bool best, int keep) {
     static const char *const classes[] = {"cat", "dog, small", "\u00fc"};
-    struct cr_st_meta        meta      = {"epoch", "3"};
+    const struct cr_st_meta  meta[]    = {{"epoch", "3"}, {"step", formatted("%" PRId64, step)}, CR_ST_SUMS};
     struct cr_ckpt_io        io        = {.self = fake, .get = fake_get, .put = fake_put};
     const char *const        config    = formatted("[train]\nsteps = %" PRId64 "\n", step);
     struct cr_ckpt_save      save      = {.run_dir           = run_dir,
@@ -113,8 +113,8 @@ static inline cr_status fake_save_from(struct fake *fake, const char *run_dir, i
                                           .model_count       = MODEL,
                                           .state             = fake_tensors + MODEL,
                                           .state_count       = BLOBS - MODEL,
-                                          .state_meta        = &meta,
-                                          .state_meta_count  = 1,
+                                          .state_meta        = meta,
+                                          .state_meta_count  = 3,
                                           .config_text       = config,
                                           .kernel_times_text = "cresnet costs 1\tdevice\n",
                                           .class_names       = classes,

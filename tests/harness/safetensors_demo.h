@@ -53,7 +53,7 @@ static inline cr_status write_demo(const char *path, size_t shift) {
             return status;
         }
     }
-    CR_TRY(cr_st_finish(writer));
+    CR_TRY(cr_st_finish(&writer));
     return CR_OK;
 }
 

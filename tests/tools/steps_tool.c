@@ -161,7 +161,7 @@ static cr_status write_list(const char *path, const struct cr_state_list *list, 
     for (int i = 0; i < list->count && status == CR_OK; i++)
         status = cr_ckpt_tensor_out(writer, &list->tensor[cr_st_writer_index(writer, i)], &stage, io);
     if (status == CR_OK)
-        status = cr_st_finish(writer);
+        status = cr_st_finish(&writer);
     else
         cr_st_abandon(writer);
 out:
@@ -276,7 +276,7 @@ static cr_status save_logits(struct tool *t) {
     CR_TRY_OUT(cr_st_create(t->logits, &entry, 1, NULL, 0, &writer));
     status = cr_st_write(writer, logits, (size_t)count * sizeof *logits);
     if (status == CR_OK)
-        status = cr_st_finish(writer);
+        status = cr_st_finish(&writer);
     else
         cr_st_abandon(writer);
 out:

@@ -77,23 +77,19 @@ static cr_status save(struct cr_budget *b) {
     const struct cr_dataset    *train   = b->request.recalibrate ? b->source.train : NULL;
     const int                   classes = b->source.session.model.classes;
     struct cr_budget_candidate *best    = &b->outcome.best;
-    struct cr_cmd_names         names   = {0};
     const struct cr_config     *saved   = NULL;
     cr_status                   status;
-    CR_TRY_OUT(cr_config_change(&best->config, 0, CR_CHANGES("model.weights=")));
+    CR_TRY_OUT(cr_config_change(&best->config, CR_CHANGES("model.weights=")));
     CR_TRY_OUT(cr_budget_session_open(best->config, classes, train, &b->small));
     CR_TRY_OUT(put_weights(&b->small, best));
     CR_TRY_OUT(cr_prune_recalibrate(&b->small, train, b->request.recalibrate, &b->recalibrated));
-    CR_TRY_OUT(cr_state_ema_start(&b->small));
-    CR_TRY_OUT(cr_prune_name_classes(b->config->model.weights, classes, &names));
     CR_TRY_OUT(cr_config_derive(&saved, b->config, 0, CR_CHANGES("quant.type=none", "prune.pattern=unstructured")));
     CR_TRY_OUT(cr_config_set(&saved, "model.channels", best->config->model.channels));
     if (*best->config->model.channels) /* the weights have another shape */
         CR_TRY_OUT(cr_config_set(&saved, "model.weights", ""));
-    CR_TRY_OUT(cr_prune_save(&b->small, saved, &names));
+    CR_TRY_OUT(cr_prune_save(&b->small, saved, b->config->model.weights));
 out:
     cr_config_close(saved);
-    cr_arena_free(&names.arena);
     return status;
 }
 

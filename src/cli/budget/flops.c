@@ -107,18 +107,14 @@ static void print_json(const struct job *j, const char *folder, struct cr_text *
 static cr_status save(struct job *j, const struct cr_config *config) {
     struct cr_session      *s     = j->keep_shape ? &j->source.session : &j->small;
     const struct cr_config *saved = NULL;
-    struct cr_cmd_names     names = {0};
     cr_status               status;
     CR_TRY_OUT(cr_prune_recalibrate(s, j->source.train, j->request->recalibrate, &j->recalibrated));
-    CR_TRY_OUT(cr_state_ema_start(s));
-    CR_TRY_OUT(cr_prune_name_classes(config->model.weights, s->model.classes, &names));
     /* the weights that it names have other shapes */
     CR_TRY_OUT(cr_config_derive(&saved, config, 0, CR_CHANGES("model.weights=", "prune.pattern=unstructured")));
     if (!j->keep_shape) CR_TRY_OUT(cr_config_set(&saved, "model.channels", j->channels.data));
-    CR_TRY_OUT(cr_prune_save(s, saved, &names));
+    CR_TRY_OUT(cr_prune_save(s, saved, config->model.weights));
 out:
     cr_config_close(saved);
-    cr_arena_free(&names.arena);
     return status;
 }
 

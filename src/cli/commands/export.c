@@ -26,7 +26,7 @@ static cr_status export_weights(const void *context, const char *file) {
     CR_TRY(cr_cmd_weights_choose(args, args->operand[0], chosen));
     CR_TRY_OUT(cr_ckpt_model_path(chosen, path));
     CR_TRY_OUT(cr_cmd_names_load(path, &names));
-    if (names.count) cr_json_put_strings(&w, NULL, names.at, names.count);
+    if (names.count) cr_json_put_strings(&w, names.at, names.count);
     if (list.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: class names");
     CR_TRY_OUT(cr_ckpt_export_dense(path, file, list.data));
 out:
@@ -101,7 +101,7 @@ static cr_status export_onnx(const void *context, const char *file) {
     struct cr_session_options options = {.eval = true, .execute = true, .eval_batch = 1};
     cr_status                 status;
     CR_TRY(cr_cmd_config_of_weights(args, &config));
-    CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES(CR_CMD_ON_CPU, "train.batch=1")));
+    CR_TRY_OUT(cr_config_change(&config, CR_CHANGES(CR_CMD_ON_CPU, "train.batch=1")));
     CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));

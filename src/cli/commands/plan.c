@@ -7,8 +7,6 @@
 #include "inspect/plan_print.h"
 #include "session/session.h"
 
-#include <string.h>
-
 struct plan {
     const struct cr_config *config;
     struct cr_cmd_source    source;

@@ -19,7 +19,7 @@ cr_status cr_prune_open_data(const struct cr_config **local, int64_t recalibrate
     if ((*local)->model.bn_momentum == 0)
         changes[count++] = "model.bn_momentum=0.1"; /* statistics need one; they do not depend on it */
     if (!needed || (*local)->train.batch == 0) changes[count++] = needed ? DATA_BATCH : "train.batch=1";
-    CR_TRY(cr_config_change(local, 0, changes, count));
+    CR_TRY(cr_config_change(local, changes, count));
     if (!needed) return CR_OK;
     CR_TRY(cr_dataset_open(*local, CR_SPLIT_TRAIN, train));
     if (cr_dataset_classes(*train) == classes)
@@ -86,7 +86,6 @@ static cr_status prune_store(struct cr_session *session, struct job *job, struct
     cr_prune_zero(store, buffers.mask, buffers.value);
     CR_TRY_OUT(cr_state_buffers_put(session, &buffers));
     CR_TRY_OUT(cr_prune_recalibrate(session, job->train, job->recalibrate, &job->recalibrated));
-    CR_TRY_OUT(cr_state_ema_start(session)); /* fine-tuning restarts the moving averages from the pruned weights */
 out:
     cr_free(score);
     cr_state_buffers_free(&buffers);
@@ -95,7 +94,8 @@ out:
 
 /* ---- the checkpoint ---- */
 
-cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_names *names) {
+/* The names stored with the weights; numbered names when there are none. */
+static cr_status name_classes(const char *weights, int classes, struct cr_cmd_names *names) {
     CR_TRY(cr_cmd_names_load(weights, names));
     if (names->count == classes) return CR_OK;
     CR_ARENA_ALLOC(&names->arena, names->at, (size_t)classes);
@@ -107,23 +107,28 @@ cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_
 }
 
 struct new_run {
-    struct cr_session         *session;
-    const char                *folder;
-    const struct cr_cmd_names *names;
+    struct cr_session  *session;
+    const char         *folder;
+    struct cr_cmd_names names;
 };
 
 static cr_status write_run(void *self, const char *config_text) {
     const struct new_run    *run = self;
     const struct cr_position at  = {0};
-    return cr_state_save(run->session, &at, run->folder, config_text, run->names->at, run->names->count);
+    return cr_state_save(run->session, &at, run->folder, config_text, run->names.at, run->names.count);
 }
 
-cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config, const struct cr_cmd_names *names) {
-    struct new_run          run = {session, config->train.output, names};
-    const struct cr_config *saved; /* without pruning: training from the checkpoint must not prune again */
-    CR_TRY(cr_config_derive(&saved, config, 0, CR_CHANGES(CR_CMD_NO_PRUNING, "prune.importance=l2")));
-    const cr_status status = cr_cmd_write_new_run(run.folder, saved, write_run, &run);
+cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config, const char *weights) {
+    struct new_run          run   = {.session = session, .folder = config->train.output};
+    const struct cr_config *saved = NULL; /* without pruning: training from the checkpoint must not prune again */
+    cr_status               status;
+    CR_TRY_OUT(cr_state_ema_start(session));
+    CR_TRY_OUT(name_classes(weights, session->model.classes, &run.names));
+    CR_TRY_OUT(cr_config_derive(&saved, config, 0, CR_CHANGES(CR_CMD_NO_PRUNING, "prune.importance=l2")));
+    CR_TRY_OUT(cr_cmd_write_new_run(run.folder, saved, write_run, &run));
+out:
     cr_config_close(saved);
+    cr_arena_free(&run.names.arena);
     return status;
 }
 
@@ -195,7 +200,6 @@ static cr_status run(const struct cr_args *args, struct job *job, struct cr_text
     const struct cr_config   *local   = NULL;
     struct cr_session         session = {0};
     struct cr_prune           prune   = {0};
-    struct cr_cmd_names       names   = {0};
     cr_status                 status;
     CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
     CR_TRY_OUT(cr_config_derive(&local, config, 0, NULL, 0));
@@ -209,8 +213,7 @@ static cr_status run(const struct cr_args *args, struct job *job, struct cr_text
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
     CR_TRY_OUT(prune_store(&session, job, &prune));
     warn_if_pruned_more(&prune);
-    CR_TRY_OUT(cr_prune_name_classes(config->model.weights, session.model.classes, &names));
-    CR_TRY_OUT(cr_prune_save(&session, config, &names));
+    CR_TRY_OUT(cr_prune_save(&session, config, config->model.weights));
     if (cr_args_has(args, CR_OPT_JSON))
         print_json(&prune, job, out);
     else
@@ -221,7 +224,6 @@ out:
     cr_session_close(&session);
     cr_dataset_close(job->train);
     cr_config_close(local);
-    cr_arena_free(&names.arena);
     return status;
 }
 
@@ -318,7 +320,7 @@ cr_status cr_cmd_prune(const struct cr_args *args, struct cr_result *out) {
     /* The pattern 2:4 implies a sparsity of 0.5. */
     if (config->prune.pattern == CR_PRUNE_PATTERN_2_4 && config->prune.sparsity <= 0 && !request.several &&
         request.flops + request.speedup + request.target_s <= 0)
-        CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES("prune.sparsity=0.5")));
+        CR_TRY_OUT(cr_config_change(&config, CR_CHANGES("prune.sparsity=0.5")));
     job.config = config;
     CR_TRY_OUT(check(args, config, &request));
     CR_TRY_OUT(prune(args, &job, &request, &out->text));

@@ -53,10 +53,8 @@ CR_MUST cr_status cr_prune_recalibrate(struct cr_session *session, const struct 
 /* Adds the line that says so. `local`: as changed by cr_prune_open_data. */
 void cr_prune_recalibrated_text(int64_t batches, const struct cr_config *local, struct cr_text *out);
 
-/* prune.c: class names stored with the weights; numbered names when there are none. The caller frees names->arena. */
-CR_MUST cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_names *names);
-/* Writes the session's checkpoint and the configuration, without pruning, to config->train.output. */
-CR_MUST cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config,
-                                const struct cr_cmd_names *names);
+/* prune.c: writes the session's checkpoint and the configuration, without pruning, to config->train.output. The moving
+ * averages start from the weights. The classes have the names stored with `weights`, or numbers. */
+CR_MUST cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config, const char *weights);
 
 #endif

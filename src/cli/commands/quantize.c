@@ -90,7 +90,7 @@ static int compare_layers(const void *a, const void *b) {
 
 static cr_status measure_layers(struct quantization *q) {
     cr_log(CR_LOG_INFO, "accuracy drop %.2f points: measuring how much each layer contributes", drop(q));
-    CR_TRY(cr_quantized_measure(q->int8, &q->calibration, q->train, NULL, &q->order, &q->layers));
+    CR_TRY(cr_quantized_measure(q->int8, &q->calibration, q->train, &q->order, &q->layers));
     qsort(q->order, (size_t)q->layers, sizeof *q->order, compare_layers);
     return CR_OK;
 }
@@ -125,7 +125,7 @@ static cr_status calibrate(struct quantization *q) {
                "least "
                "%d (--images; 512 by default)",
                (long long)images, FEW_IMAGES);
-    return cr_calibrate(q->config, q->train, NULL, &q->calibration);
+    return cr_calibrate(q->config, q->train, &q->calibration);
 }
 
 /* ---- the checkpoint ---- */
@@ -269,7 +269,6 @@ cr_status cr_cmd_quantize(const struct cr_args *args, struct cr_result *out) {
 out:
     cr_session_close(&q.session);
     cr_calibration_free(&q.calibration);
-    cr_free(q.order);
     cr_text_free(&q.keep);
     cr_dataset_close(q.train);
     cr_dataset_close(q.val);

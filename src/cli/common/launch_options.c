@@ -55,7 +55,7 @@ static cr_status read_gpus(const struct cr_args *args, const struct cr_config **
         CR_TRY(cr_args_int(args, CR_OPT_GPUS, 1, CR_COMM_RANKS_MAX, 1, &number));
     request->fork = (int)number;
     request->gpus = true;
-    return cr_config_change(config, 0, CR_CHANGES("train.device=cuda"));
+    return cr_config_change(config, CR_CHANGES("train.device=cuda"));
 }
 
 cr_status cr_cmd_ranks_open(const struct cr_args *args, const struct cr_config **config, struct cr_ranks *out) {

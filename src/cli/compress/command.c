@@ -57,7 +57,7 @@ static cr_status open_run(struct cr_compress *c) {
     if (c->config->quant.type != CR_QUANT_NONE)
         return cr_config_fail(c->config, "quant.type",
                               "a quantised network cannot be compressed: give the one in floating point and --int8");
-    return cr_config_change(&c->config, 0,
+    return cr_config_change(&c->config,
                             CR_CHANGES("prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column="));
 }
 

@@ -50,8 +50,8 @@ static cr_status derive_config(const struct cr_compress *c, const struct cr_conf
         if (!given(c, unless_given[i][0])) changes[count++] = unless_given[i][1];
     CR_TRY(cr_config_derive(out, c->config, 0, changes, count)); /* its weights tell the classes of the teacher */
     if (*(*out)->distill.teacher && !given(c, "distill.teacher") && !can_teach(*out))
-        CR_TRY(cr_config_change(out, 0, CR_CHANGES("distill.teacher=")));
-    return cr_config_change(out, 0, CR_CHANGES("model.weights=", "train.output="));
+        CR_TRY(cr_config_change(out, CR_CHANGES("distill.teacher=")));
+    return cr_config_change(out, CR_CHANGES("model.weights=", "train.output="));
 }
 
 cr_status cr_compress_write_ini(struct cr_compress *c) {

@@ -28,22 +28,17 @@ static cr_status save(struct job *j, int classes, const char *from, const char *
     const struct cr_session_options options = {
         .eval = true, .execute = true, .masks = true, .eval_batch = 1, .classes = classes};
     const struct cr_config *local = NULL;
-    struct cr_cmd_names     names = {0};
     cr_status               status;
     CR_TRY_OUT(cr_config_derive(&local, j->stored, 0, CR_CHANGES(CR_CMD_ON_CPU)));
     CR_TRY_OUT(cr_session_open(local, &options, &j->plain));
     CR_TRY_OUT(cr_session_init(&j->plain));
     CR_TRY_OUT(cr_session_load_weights(&j->plain, from, true));
     if (j->running) CR_TRY_OUT(cr_state_buffer_put(&j->plain, CR_BUFFER_RUNNING, j->running));
-    CR_TRY_OUT(cr_state_ema_start(&j->plain));
-    CR_TRY_OUT(cr_prune_name_classes(from, classes, &names));
     CR_TRY_OUT(cr_config_set(&j->stored, "train.output", to));
     CR_TRY_OUT(cr_config_set(&j->stored, "model.weights", ""));
-    CR_TRY_OUT(cr_prune_save(&j->plain, j->stored, &names));
+    CR_TRY_OUT(cr_prune_save(&j->plain, j->stored, from));
 out:
-    cr_session_close(&j->plain);
     cr_config_close(local);
-    cr_arena_free(&names.arena);
     return status;
 }
 
@@ -55,7 +50,7 @@ static cr_status open_config(const struct cr_compress *c, const char *folder, st
                             CR_CHANGES("train.precision=fp32", "train.accumulate=1", "quant.type=none",
                                        "distill.teacher=", "prune.sparsity=0")));
     CR_TRY(cr_config_set(&j->config, "model.weights", folder));
-    if (j->config->train.batch == 0) CR_TRY(cr_config_change(&j->config, 0, CR_CHANGES(BATCH)));
+    if (j->config->train.batch == 0) CR_TRY(cr_config_change(&j->config, CR_CHANGES(BATCH)));
     return CR_OK;
 }
 

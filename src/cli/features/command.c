@@ -144,7 +144,7 @@ cr_status cr_cmd_features(const struct cr_args *args, struct cr_result *out) {
     CR_TRY(name_outputs(args, &f));
     CR_TRY(cr_cmd_config_of_weights(args, &config));
     /* The images have no labels: one class of no name stands for all. */
-    CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES("data.multi_label=no", "train.best=loss")));
+    CR_TRY_OUT(cr_config_change(&config, CR_CHANGES("data.multi_label=no", "train.best=loss")));
     CR_TRY_OUT((cr_fs_is_dir(args->operand[1]) ? find_in_folder : find_in_list)(args->operand[1], &f));
     if (!f.count) CR_FAIL_OUT(CR_ERR_IO, "%s: contains no images (" CR_IMAGE_ENDINGS ")", args->operand[1]);
     status = compute(config, &f);

@@ -21,7 +21,6 @@ struct observed {
 struct calibrator {
     const struct cr_config  *config; /* of the calibration session */
     const struct cr_dataset *train;
-    volatile const int      *stop;
     struct cr_session        session;
     struct observed         *at;
     int                      count;
@@ -94,7 +93,6 @@ static cr_status run_pass(struct calibrator *c, bool count) {
     CR_TRY(cr_loader_open(c->train, &options, &loader));
     for (c->images = 0; c->images < limit;) {
         int64_t samples;
-        if (c->stop && *c->stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "calibration interrupted");
         CR_TRY_OUT(cr_session_run_next(&c->session, loader, c->session.eval_exec, &step, &samples));
         const int64_t images = CR_MIN(limit - c->images, CR_MIN(samples, options.batch));
         CR_TRY_OUT(observe(c, images, count));
@@ -179,9 +177,8 @@ static cr_status derive(const struct cr_config *from, int64_t images, const stru
                                        "train.deterministic=yes", "train.measure=no", batch, "train.eval_batch=0"));
 }
 
-cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train,
-                       volatile const sig_atomic_t *stop, struct cr_calibration *out) {
-    struct calibrator c = {.train = train, .stop = stop};
+cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train, struct cr_calibration *out) {
+    struct calibrator c = {.train = train};
     *out                = (struct cr_calibration){0};
     CR_TRY(derive(config, cr_dataset_count(train), &c.config));
     const cr_status status = calibrate(&c, out);

@@ -23,10 +23,9 @@ struct cr_calibration {
 };
 /* Runs the network of config (model.weights, in floating point) on quant.images images of the training set, prepared as
  * in evaluation, and finds a scale for every tensor that a network with [quant] type = int8 quantises, by quant.method.
- * Runs on the device of config in fp32, whatever its precision. CR_ERR_INTERRUPTED when *stop (may be NULL) becomes
- * non-zero. */
+ * Runs on the device of config in fp32, whatever its precision. */
 CR_MUST cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train,
-                               volatile const sig_atomic_t *stop, struct cr_calibration *out);
+                               struct cr_calibration *out);
 void              cr_calibration_free(struct cr_calibration *calibration);
 
 /* Opens a session of the quantised network for config (with quant.type = int8), with the weights of model.weights in
@@ -35,13 +34,12 @@ CR_MUST cr_status cr_quantized_open(const struct cr_config *config, const struct
                                     int classes, struct cr_session *out);
 /* The change of the logits when one layer alone is quantised. */
 struct cr_layer_cost {
-    const char *layer; /* "layer1.0.conv1"; owned by the calibration */
+    const char *layer; /* "layer1.0.conv1" */
     double      error; /* mean squared difference of the logits from those in floating point */
 };
-/* Measures all quantised layers on training images. The caller frees *costs with cr_free. */
+/* Measures all quantised layers on training images. The calibration owns *costs. */
 CR_MUST cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibration *calibration,
-                                       const struct cr_dataset *train, volatile const sig_atomic_t *stop,
-                                       struct cr_layer_cost **costs, int *count);
+                                       const struct cr_dataset *train, struct cr_layer_cost **costs, int *count);
 /* Writes the checkpoint step-0 of a quantised session to run_dir. */
 CR_MUST cr_status cr_quantized_save(struct cr_session *session, const char *run_dir, const char *config_text,
                                     const char *const *class_names, int classes);

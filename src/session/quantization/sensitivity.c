@@ -12,7 +12,6 @@ struct comparison {
     const struct cr_config      *config; /* quant.type = int8 */
     const struct cr_calibration *calibration;
     const struct cr_dataset     *train;
-    volatile const int          *stop;
     int                          classes;
     int64_t                      images;
 };
@@ -32,7 +31,6 @@ static cr_status read_logits(const struct comparison *c, struct cr_session *s, f
     CR_TRY_OUT(cr_loader_open(c->train, &options, &loader));
     for (int64_t done = 0; done < c->images; done += s->state.eval_batch) {
         const int64_t count = CR_MIN(s->state.eval_batch, c->images - done);
-        if (c->stop && *c->stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "calibration interrupted");
         CR_TRY_OUT(cr_session_run_next(s, loader, s->eval_exec, &step, NULL));
         CR_TRY_OUT(cr_session_read(s, s->eval.logits, raw, batch_logits));
         memcpy(out + done * c->classes, batch_logits, (size_t)(count * c->classes) * sizeof *out);
@@ -77,30 +75,30 @@ static cr_status all_but(const struct cr_layer_cost *costs, int count, int one, 
     return out->failed ? CR_NO_MEMORY(out->length) : CR_OK;
 }
 
-static int find_layers(const struct cr_calibration *calibration, struct cr_arena *arena, struct cr_layer_cost *costs) {
+static int find_layers(struct cr_calibration *calibration, struct cr_layer_cost *costs) {
     int count = 0;
     for (int i = 0; i < calibration->count; i++) {
         const char *name = calibration->at[i].name;
         if (!cr_ends_with(name, ".weight_scale")) continue;
-        costs[count].layer = cr_arena_printf(arena, "%.*s", (int)(strlen(name) - strlen(".weight_scale")), name);
+        costs[count].layer =
+            cr_arena_printf(&calibration->arena, "%.*s", (int)(strlen(name) - strlen(".weight_scale")), name);
         if (!costs[count++].layer) return -1;
     }
     return count;
 }
 
 cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibration *calibration,
-                               const struct cr_dataset *train, volatile const sig_atomic_t *stop,
-                               struct cr_layer_cost **costs, int *count) {
-    struct comparison c      = {config, calibration, train, stop, cr_dataset_classes(train), 0};
+                               const struct cr_dataset *train, struct cr_layer_cost **costs, int *count) {
+    struct comparison c      = {config, calibration, train, cr_dataset_classes(train), 0};
     struct cr_text    keep   = {0};
     float            *want   = NULL, *got;
     cr_status         status = CR_OK;
     c.images                 = CR_MIN(SENSITIVITY_IMAGES, cr_dataset_count(train));
     const int64_t elems      = c.images * c.classes;
-    CR_ALLOC_OUT(*costs, (size_t)CR_MAX(calibration->count, 1));
+    CR_ARENA_ALLOC(&calibration->arena, *costs, (size_t)CR_MAX(calibration->count, 1));
     CR_ALLOC_OUT(want, (size_t)elems * 2);
     got    = want + elems;
-    *count = find_layers(calibration, &calibration->arena, *costs);
+    *count = find_layers(calibration, *costs);
     if (*count < 0) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of layers");
     CR_TRY_OUT(logits_of(&c, CR_QUANT_NONE, "", want));
     for (int i = 0; i < *count; i++) {
@@ -111,9 +109,5 @@ cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibra
 out:
     cr_text_free(&keep);
     cr_free(want);
-    if (status != CR_OK) {
-        cr_free(*costs);
-        *costs = NULL;
-    }
     return status;
 }

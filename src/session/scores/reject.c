@@ -111,10 +111,7 @@ cr_status cr_reject_save(const char *weights, const struct cr_reject *r, char *p
     t.fd             = -1; /* the writer closes it */
     cr_status status = cr_st_create_at(fd, t.path, &means, 1, meta, (int)CR_COUNT(meta), &writer);
     if (status == CR_OK) status = cr_st_write(writer, r->means, bytes);
-    if (status == CR_OK) {
-        status = cr_st_finish(writer); /* frees it, also on failure */
-        writer = NULL;
-    }
+    if (status == CR_OK) status = cr_st_finish(&writer);
     cr_st_abandon(writer);
     if (status == CR_OK) return cr_temporary_commit(&t);
     cr_temporary_drop(&t);

@@ -84,7 +84,7 @@ static cr_status move_to_streams(struct on_streams *o, uint64_t seed) {
     memcpy(o->memory.region[CR_REGION_STORE], s->memory.region[CR_REGION_STORE], s->memory.bytes[CR_REGION_STORE]);
     CR_TRY(cr_exec_open(&s->eval, &o->memory, &s->eval_exec));
     o->exec = s->eval_exec;
-    CR_ALLOC(o->m->addresses, BATCH);
+    CR_ARENA_ALLOC(&o->m->arena, o->m->addresses, BATCH);
     return CR_OK;
 }
 

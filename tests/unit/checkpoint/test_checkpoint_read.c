@@ -110,7 +110,7 @@ static void read_as_f32(enum cr_dtype dtype) {
     for (int i = 0; i < 120; i++) put_value(data, dtype, i, i * 0.5 - 30);
     REQUIRE_OK(cr_st_create(in_folder("x"), &entry, 1, NULL, 0, &writer));
     REQUIRE_OK(cr_st_write(writer, data, 120 * cr_dtype_bytes(dtype)));
-    REQUIRE_OK(cr_st_finish(writer));
+    REQUIRE_OK(cr_st_finish(&writer));
     REQUIRE_OK(fake_read(&fake, in_folder("x"), &tensor, 1));
     for (int i = 0; i < 120; i++) CHECK_NEAR(((float *)(void *)fake.blob[CONV])[place_of(&tensor, i)], i * 0.5 - 30, 0);
     CHECK_INT(fake.blob[CONV][480] | fake.blob[CONV][599], 0); /* and nothing after it */
@@ -131,7 +131,7 @@ static cr_status make_file(const char *path, const struct cr_st_entry *entries, 
         char zeros[4096] = {0};
         CR_TRY(cr_st_write(writer, zeros, (size_t)cr_st_writer_entry(writer, i)->bytes));
     }
-    CR_TRY(cr_st_finish(writer));
+    CR_TRY(cr_st_finish(&writer));
     return CR_OK;
 }
 

@@ -51,7 +51,7 @@ static const char *make(const struct file *f) {
         if (cr_st_write(writer, bytes[cr_st_writer_index(writer, i)], (size_t)cr_st_writer_entry(writer, i)->bytes) !=
             CR_OK)
             TEST_FAIL_("%s", cr_error_message());
-    if (cr_st_finish(writer) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    if (cr_st_finish(&writer) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     return path;
 }
 

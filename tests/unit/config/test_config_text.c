@@ -168,7 +168,7 @@ static cr_status use_config(const char *path) {
     struct cr_text               dump = {0}, help = {0};
     struct cr_config_differences differ;
     cr_status                    status = cr_config_open(&config, path, overrides, 2);
-    if (status == CR_OK) status = cr_config_change(&config, CR_DECIDES_UPDATE, CR_CHANGES("train.output=here"));
+    if (status == CR_OK) status = cr_config_change(&config, CR_CHANGES("train.output=here"));
     if (status != CR_OK) {
         cr_config_close(config);
         return status;

@@ -38,7 +38,7 @@ TEST(empty_file) {
     OWNED(weights)       file = NULL;
     folder_open();
     REQUIRE_OK(cr_st_create(in_folder("empty"), NULL, 0, NULL, 0, &writer));
-    REQUIRE_OK(cr_st_finish(writer));
+    REQUIRE_OK(cr_st_finish(&writer));
     REQUIRE_OK(cr_st_open(in_folder("empty"), &file));
     CHECK_INT(cr_st_count(file), 0);
     CHECK(cr_st_find(file, "x") == NULL);
@@ -62,7 +62,7 @@ TEST(many_tensors) {
         int64_t value = atoi(strrchr(cr_st_writer_entry(writer, i)->name, '/') + 1);
         REQUIRE_OK(cr_st_write(writer, &value, 8));
     }
-    REQUIRE_OK(cr_st_finish(writer));
+    REQUIRE_OK(cr_st_finish(&writer));
     REQUIRE_OK(cr_st_open(in_folder("many"), &file));
     CHECK_INT(cr_st_count(file), MANY);
     for (int i = 0; i < MANY; i++) {

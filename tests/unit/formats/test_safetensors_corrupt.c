@@ -126,7 +126,7 @@ TEST(writer_refuses) {
     REQUIRE_OK(cr_st_write(writer, data, 4));
     CHECK_STATUS(cr_st_create(path, &entry, 1, NULL, 0, &(struct cr_st_writer *){NULL}),
                  CR_ERR_IO); /* exists already */
-    CHECK_STATUS(cr_st_finish(writer), CR_ERR_FORMAT);
+    CHECK_STATUS(cr_st_finish(&writer), CR_ERR_FORMAT);
     CHECK(access(path, F_OK) < 0);
     /* names and values that no reader would accept */
     entry.name = "a\xff";
@@ -184,7 +184,7 @@ static void write_big(const char *path, size_t bytes, cr_status want, const char
         status = cr_st_write(writer, data, bytes / 2);
         if (status == CR_OK) status = cr_st_write(writer, data + bytes / 2, bytes - bytes / 2);
         if (status == CR_OK)
-            status = cr_st_finish(writer);
+            status = cr_st_finish(&writer);
         else
             cr_st_abandon(writer);
     }

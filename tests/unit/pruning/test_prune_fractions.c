@@ -58,11 +58,11 @@ TEST(schedule_is_cubic) {
         /* Zhu and Gupta: s = final + (initial - final) * (1 - (t - t0)/(t1 - t0))^3 */
         if (wanted) CHECK_NEAR(0.8 * fraction, 0.8 + (0.2 - 0.8) * pow(1 - (step - 10) / 20.0, 3), 1e-12);
     }
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.initial=0")));
+    REQUIRE_OK(cr_config_change(&c, CR_CHANGES("prune.initial=0")));
     CHECK(!due(c, 10, &fraction)); /* nothing to prune yet */
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.end=0", "prune.start=0")));
+    REQUIRE_OK(cr_config_change(&c, CR_CHANGES("prune.end=0", "prune.start=0")));
     CHECK(due(c, 0, &fraction) && fraction == 1 && !due(c, 8, &fraction));
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.sparsity=0")));
+    REQUIRE_OK(cr_config_change(&c, CR_CHANGES("prune.sparsity=0")));
     CHECK(!due(c, 0, &fraction));
 }
 

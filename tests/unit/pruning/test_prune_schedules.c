@@ -46,10 +46,10 @@ TEST(phases_alternate) {
     REQUIRE_OK(cr_config_open(&c, NULL, small, CR_COUNT(small)));
     phases(c, 10, text);
     CHECK_STR(text, "dsddsdddss");
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.start=0"))); /* the first step prunes */
+    REQUIRE_OK(cr_config_change(&c, CR_CHANGES("prune.start=0"))); /* the first step prunes */
     phases(c, 10, text);
     CHECK_STR(text, "sddsddddss");
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.sparsity=0")));
+    REQUIRE_OK(cr_config_change(&c, CR_CHANGES("prune.sparsity=0")));
     CHECK_INT(cr_prune_step_at(c, 80, PER_EPOCH).action, CR_PRUNE_NOTHING);
     cr_config_close(c);
 }
@@ -75,9 +75,9 @@ TEST(updates_decay_by_a_cosine) {
         }
     }
     CHECK_INT(found, 4);
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.start=0")));
+    REQUIRE_OK(cr_config_change(&c, CR_CHANGES("prune.start=0")));
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_RANDOM);
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("model.weights=file")));
+    REQUIRE_OK(cr_config_change(&c, CR_CHANGES("model.weights=file")));
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_TO);
 }
 
@@ -104,7 +104,7 @@ TEST(random_masks) {
     memset(n.mask, 0xff, bytes);
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
     CHECK(memcmp(first, n.mask, bytes) == 0);
-    REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES("train.seed=2")));
+    REQUIRE_OK(cr_config_change(&n.config, CR_CHANGES("train.seed=2")));
     n.prune.config = n.config;
     memset(n.mask, 0xff, bytes);
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));

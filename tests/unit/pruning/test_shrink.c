@@ -194,7 +194,7 @@ TEST(residual_channels_stay) {
         struct cr_shrink         s;
         REQUIRE_OK(open_network(plain, CR_COUNT(plain), 4, &n));
         fill(&n, 5);
-        REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES(formatted("prune.exempt=%s", cases[i].list))));
+        REQUIRE_OK(cr_config_change(&n.config, CR_CHANGES(formatted("prune.exempt=%s", cases[i].list))));
         REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
         REQUIRE_OK(
             cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
@@ -204,7 +204,7 @@ TEST(residual_channels_stay) {
         CHECK((cr_shrink_width(&s, &n.run.store, "layer2.0.conv2") == 16) == cases[i].stem);
         CHECK((cr_shrink_width(&s, &n.run.store, "layer1.0.conv1") == 8) == cases[i].inner);
         CHECK(!cases[i].stem || cr_shrink_width(&s, &n.run.store, "layer2.0.conv1") < 16);
-        REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES("prune.exempt=residual,layer9")));
+        REQUIRE_OK(cr_config_change(&n.config, CR_CHANGES("prune.exempt=residual,layer9")));
         CHECK_STATUS(cr_shrink_keep_exempt(NULL, &n.run.store, n.config), CR_ERR_CONFIG);
         CHECK(strstr(cr_error_message(), "residual,layer9") && strstr(cr_error_message(), "\"layer9\""));
         cr_shrink_free(&s);
@@ -247,7 +247,7 @@ static void widths_are(int widest, int units, int64_t given, bool tensor_cores, 
     snprintf(key, sizeof key, "model.widths=64,%d", widest);
     REQUIRE_OK(open_network(keys, CR_COUNT(keys), 4, &n));
     const char *const multiple = formatted("prune.multiple=%d", (int)given);
-    REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES(given ? multiple : "prune.multiple=auto")));
+    REQUIRE_OK(cr_config_change(&n.config, CR_CHANGES(given ? multiple : "prune.multiple=auto")));
     fill(&n, 5);
     REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));

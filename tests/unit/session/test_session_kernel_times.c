@@ -112,7 +112,7 @@ static void check_misfit(const struct cr_backend *backend, const char *also, voi
     put(&s);
     check_refused(&s, why);
     check_anew(&s, true, why);
-    REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.deterministic=no")));
+    REQUIRE_OK(cr_config_change(&s.config, CR_CHANGES("train.deterministic=no")));
     check_anew(&s, false, why);
 }
 
@@ -188,11 +188,11 @@ TEST(run_without_table_needs_force_to_measure) {
     CHECK_HAS(cr_error_message(), "--force");
     REQUIRE_OK(resume(&s, true));
     CHECK_HAS(s.log, "chosen anew");
-    REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.deterministic=no")));
+    REQUIRE_OK(cr_config_change(&s.config, CR_CHANGES("train.deterministic=no")));
     REQUIRE_OK(resume(&s, false));
     CHECK_HAS(s.log, "chosen anew");
-    REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.deterministic=yes")));
-    REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.measure=no")));
+    REQUIRE_OK(cr_config_change(&s.config, CR_CHANGES("train.deterministic=yes")));
+    REQUIRE_OK(cr_config_change(&s.config, CR_CHANGES("train.measure=no")));
     REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
     fixture_open(&s, &without_times, NULL);
