@@ -25,13 +25,6 @@ static void init_lock(struct cr_comm *comm) {
     pthread_condattr_destroy(&attributes);
 }
 
-static void send_failure(struct cr_comm *comm, struct cr_comm_failure *failure) {
-    if (comm->shared_state)
-        cr_comm_shared_state_raise(comm->shared_state, failure);
-    else if (comm->tcp)
-        cr_comm_tcp_raise(comm, failure);
-}
-
 static cr_status rendezvous(struct cr_comm *comm) {
     if (comm->options.shared) {
         comm->shared_state = comm->options.shared;
@@ -70,9 +63,8 @@ cr_status cr_comm_open(const struct cr_comm_options *where, struct cr_comm **out
     cr_status       status;
     CR_TRY(check_options(where));
     CR_ALLOC(comm, 1);
-    comm->options      = *where;
-    comm->hosts        = 1;
-    comm->send_failure = send_failure;
+    comm->options = *where;
+    comm->hosts   = 1;
     init_lock(comm);
     CR_ALLOC_OUT(comm->info, (size_t)where->size);
     if (where->size > 1 || where->shared) {

@@ -61,9 +61,13 @@ bool cr_comm_reports_error(struct cr_comm *comm) {
     return !comm || (atomic_load(&comm->failed) && comm->failure.reporter == comm->options.rank);
 }
 
+/* The failure may become that of another rank, which was first. */
 static void raise_failure(struct cr_comm *comm, struct cr_comm_failure *failure) {
     if (atomic_load(&comm->failed)) return;
-    comm->send_failure(comm, failure);
+    if (comm->shared_state)
+        cr_comm_shared_state_raise(comm->shared_state, failure);
+    else if (comm->tcp)
+        cr_comm_tcp_raise(comm, failure);
     cr_comm_record_failure(comm, failure);
 }
 
@@ -108,21 +112,15 @@ bool cr_comm_await_failure(struct cr_comm *comm, int milliseconds) {
     return failed;
 }
 
-static void call_text(const struct cr_comm_call *call, char *buf, size_t size) {
-    snprintf(buf, size, "%s of %" PRIu64 " bytes", cr_comm_kind_name(call->kind), call->bytes);
-}
-
 cr_status cr_comm_same_call(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
                             const struct cr_comm_call *theirs) {
-    char a[64], b[64];
     if (mine->kind == theirs->kind && mine->detail == theirs->detail && mine->number == theirs->number &&
         mine->bytes == theirs->bytes)
         return CR_OK;
-    call_text(mine, a, sizeof a);
-    call_text(theirs, b, sizeof b);
     return cr_comm_raise(comm, rank, comm->options.rank,
-                         "ranks call different collectives: rank %d calls %s (number %" PRIu64
-                         ", argument %u), rank %d calls %s (number %" PRIu64
+                         "ranks call different collectives: rank %d calls %s of %" PRIu64 " bytes (number %" PRIu64
+                         ", argument %u), rank %d calls %s of %" PRIu64 " bytes (number %" PRIu64
                          ", argument %u). Do all ranks run the same configuration on the same data?",
-                         comm->options.rank, a, mine->number, mine->detail, rank, b, theirs->number, theirs->detail);
+                         comm->options.rank, cr_comm_kind_name(mine->kind), mine->bytes, mine->number, mine->detail,
+                         rank, cr_comm_kind_name(theirs->kind), theirs->bytes, theirs->number, theirs->detail);
 }

@@ -36,12 +36,6 @@ static int try_connect(const struct addrinfo *at, int64_t deadline, int *out) {
     return error;
 }
 
-static int try_addresses(const struct addrinfo *all, int64_t deadline, int *out) {
-    int error = EADDRNOTAVAIL;
-    for (const struct addrinfo *a = all; a && error; a = a->ai_next) error = try_connect(a, deadline, out);
-    return error;
-}
-
 /* Retries until the deadline: rank 0, its name or its network may appear later. */
 static cr_status connect_until(const struct cr_comm *comm, int64_t deadline, int *out) {
     const struct cr_comm_options *w     = &comm->options;
@@ -49,9 +43,9 @@ static cr_status connect_until(const struct cr_comm *comm, int64_t deadline, int
     for (;;) {
         struct addrinfo *all;
         cr_status        status = cr_tcp_resolve(comm, &all);
-        int              error  = 0;
+        int              error  = EADDRNOTAVAIL;
         if (status == CR_OK) {
-            error = try_addresses(all, deadline, out);
+            for (const struct addrinfo *a = all; a && error; a = a->ai_next) error = try_connect(a, deadline, out);
             freeaddrinfo(all);
             if (!error) return CR_OK;
         }

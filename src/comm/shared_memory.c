@@ -94,15 +94,6 @@ static void wake(atomic_uint *word) {
     syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void wait_futex(atomic_uint *word, unsigned seen) {
-    const struct timespec longest = {.tv_nsec = 100000000};
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, &longest, NULL, 0);
-}
-
-static bool reached(unsigned have, unsigned want) {
-    return (int)(have - want) >= 0;
-}
-
 static bool run_failed(struct cr_comm *comm) {
     if (atomic_load(&comm->failed)) return true;
     if (!atomic_load_explicit(&comm->shared_state->failed, memory_order_acquire)) return false;
@@ -125,21 +116,22 @@ static cr_status check_wait(struct cr_comm *comm, int rank, const char *doing, i
 }
 
 static cr_status wait_word(struct cr_comm *comm, int rank, atomic_uint *word, unsigned want, const char *doing) {
-    struct rank_slot *slot  = &comm->shared_state->slot[rank];
-    int64_t           since = 0;
+    const struct timespec longest = {.tv_nsec = 100000000};
+    struct rank_slot     *slot    = &comm->shared_state->slot[rank];
+    int64_t               since   = 0;
     for (;;) {
         /* loaded before the word, so that everything the rank did before it left is visible */
         const int      left = atomic_load(&slot->state) == SLOT_LEFT;
         const unsigned have = atomic_load_explicit(word, memory_order_acquire);
         char           name[200];
-        if (reached(have, want)) return CR_OK;
+        if ((int)(have - want) >= 0) return CR_OK;
         if (left)
             return cr_comm_raise(comm, rank, comm->options.rank,
                                  "%s ended its run while rank %d was waiting for it in %s",
                                  cr_comm_name(comm, rank, name, sizeof name), comm->options.rank, doing);
         if (!since) since = cr_time_ns();
         CR_TRY(check_wait(comm, rank, doing, since));
-        wait_futex(word, have);
+        syscall(SYS_futex, word, FUTEX_WAIT, have, &longest, NULL, 0);
     }
 }
 
@@ -327,12 +319,11 @@ static cr_status raise_missing(struct cr_comm *comm, int rank) {
 }
 
 static cr_status enter_slot(struct cr_comm *comm) {
-    struct rank_slot        *slot = &comm->shared_state->slot[comm->options.rank];
-    struct cr_comm_rank_info me   = {
-          .local_rank = comm->options.rank, .local_size = comm->options.size, .pid = (long)getpid()};
-    int none = SLOT_EMPTY;
-    gethostname(me.host_name, sizeof me.host_name - 1);
-    slot->info = me;
+    struct rank_slot *slot = &comm->shared_state->slot[comm->options.rank];
+    int               none = SLOT_EMPTY;
+    slot->info             = (struct cr_comm_rank_info){
+                    .local_rank = comm->options.rank, .local_size = comm->options.size, .pid = (long)getpid()};
+    gethostname(slot->info.host_name, sizeof slot->info.host_name - 1);
     if (!atomic_compare_exchange_strong(&slot->state, &none, SLOT_JOINED))
         return CR_FAIL(CR_ERR_CONFIG, "rank %d connected twice", comm->options.rank);
     return CR_OK;

@@ -254,10 +254,6 @@ static cr_status report_missing(const struct rendezvous *m) {
 
 /* ---- the table of ranks ---- */
 
-static bool same_host(const struct cr_tcp_hello *a, const struct cr_tcp_hello *b) {
-    return strcmp(a->host_name, b->host_name) == 0 && strcmp(a->group, b->group) == 0;
-}
-
 /* Uses the launcher's local ranks on this host if they are 0 .. size - 1, each once; otherwise numbers the ranks. */
 static void number_host(const struct rendezvous *m, int host) {
     const int size  = m->comm->options.size;
@@ -287,7 +283,9 @@ static void fill_rank_table(const struct rendezvous *m) {
         *p = (struct cr_comm_rank_info){.pid = (long)m->rank[r].pid, .pid_space = m->rank[r].pid_space, .host = -1};
         snprintf(p->host_name, sizeof p->host_name, "%s", m->rank[r].host_name);
         for (int q = 0; q < r && p->host < 0; q++)
-            if (same_host(&m->rank[q], &m->rank[r])) p->host = comm->info[q].host;
+            if (strcmp(m->rank[q].host_name, m->rank[r].host_name) == 0 &&
+                strcmp(m->rank[q].group, m->rank[r].group) == 0)
+                p->host = comm->info[q].host;
         if (p->host < 0) p->host = comm->hosts++;
     }
     for (int h = 0; h < comm->hosts; h++) number_host(m, h);

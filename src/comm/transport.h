@@ -59,8 +59,6 @@ struct cr_comm {
     pthread_cond_t         change; /* signals a failure or the result of a vote */
     struct cr_comm_failure failure;
     atomic_bool            failed; /* `failure` is written and does not change any more */
-    /* Sends a failure to the other ranks; the failure may become that of another rank, which was first. */
-    void (*send_failure)(struct cr_comm *comm, struct cr_comm_failure *failure);
     void (*on_failure)(void *context);
     void *on_failure_context;
     bool  calling; /* on_failure is running */

@@ -38,12 +38,6 @@ struct process_group {
 
 /* ---- starting ---- */
 
-static void block_signals(struct process_group *f) {
-    static const int more[] = {SIGHUP, SIGUSR1, SIGTSTP, SIGCONT};
-    sigemptyset(&f->forwarded);
-    cr_process_signals_begin(&f->signals, more, CR_COUNT(more));
-}
-
 /* Warnings and errors get the rank as a prefix; only rank 0 prints info lines. */
 void cr_ranks_name_log(int rank) {
     char who[32];
@@ -199,16 +193,10 @@ static cr_status group_status(const struct process_group *f, struct cr_ranks *ou
     return CR_OK;
 }
 
-static void free_group(struct process_group *f) {
-    cr_free(f->child);
-    cr_free(f->seen);
-    cr_process_signals_end(&f->signals);
-    cr_comm_shared_free(f->state);
-}
-
 cr_status cr_ranks_fork(const struct cr_ranks_request *request, const struct cr_comm_options *where,
                         struct cr_ranks *out) {
-    struct process_group f = {.where = where, .size = request->fork};
+    static const int     more[] = {SIGHUP, SIGUSR1, SIGTSTP, SIGCONT};
+    struct process_group f      = {.where = where, .size = request->fork};
     void                *shared;
     bool                 child = false;
     CR_TRY(cr_comm_shared_new(f.size, &shared));
@@ -217,7 +205,8 @@ cr_status cr_ranks_fork(const struct cr_ranks_request *request, const struct cr_
     gethostname(f.host, sizeof f.host - 1);
     f.child = cr_alloc((size_t)f.size, sizeof *f.child);
     f.seen  = cr_alloc((size_t)f.size, sizeof *f.seen);
-    block_signals(&f);
+    sigemptyset(&f.forwarded);
+    cr_process_signals_begin(&f.signals, more, CR_COUNT(more));
     cr_status status =
         f.child && f.seen ? start_ranks(&f, out, &child) : CR_NO_MEMORY((size_t)f.size * sizeof *f.child);
     if (child) return status;
@@ -230,6 +219,9 @@ cr_status cr_ranks_fork(const struct cr_ranks_request *request, const struct cr_
         status = group_status(&f, out);
     }
     out->parent = true;
-    free_group(&f);
+    cr_free(f.child);
+    cr_free(f.seen);
+    cr_process_signals_end(&f.signals);
+    cr_comm_shared_free(f.state);
     return status;
 }

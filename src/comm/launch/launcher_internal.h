@@ -9,7 +9,5 @@ CR_MUST cr_status cr_ranks_fork(const struct cr_ranks_request *request, const st
                                 struct cr_ranks *out);
 /* Adds the rank to the log lines of this process. */
 void cr_ranks_name_log(int rank);
-/* Writes the name of this rank to buf: "rank 2 of 4 on gpu7 (process 4711)". Returns buf. */
-const char *cr_ranks_name(const struct cr_comm *comm, char *buf, size_t size);
 
 #endif

@@ -4,6 +4,7 @@
  * Sources: torch/distributed/run.py of PyTorch (torchrun), mpirun(1) of Open MPI 4.1, MPICH's Hydra, srun(1) of Slurm,
  * each verified with the environment of a process that it started. */
 #include "comm/launch/launcher_internal.h"
+#include "comm/transport.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -223,17 +224,10 @@ cr_status cr_ranks_close(struct cr_ranks *ranks, cr_status status) {
         cr_error_clear();
     else if (status != CR_OK && status != CR_ERR_PEER) {
         char name[200];
-        status = CR_FAIL(status, "%s: %s", cr_ranks_name(comm, name, sizeof name), text);
+        status = CR_FAIL(status, "%s: %s", cr_comm_name(comm, comm->options.rank, name, sizeof name), text);
     }
     cr_error_hold();
     cr_comm_close(comm);
     cr_error_release();
     return status;
-}
-
-const char *cr_ranks_name(const struct cr_comm *comm, char *buf, size_t size) {
-    const struct cr_comm_rank_info *p = cr_comm_rank_info(comm, cr_comm_rank(comm));
-    snprintf(buf, size, "rank %d of %d on %s (process %ld)", cr_comm_rank(comm), cr_comm_size(comm), p->host_name,
-             p->pid);
-    return buf;
 }
