@@ -27,15 +27,6 @@ static const char *cell(const struct table *t, int64_t row, int column) {
     return t->csv.cell[row * t->csv.columns + column];
 }
 
-static cr_status read_table(const char *path, struct table *t) {
-    CR_TRY(cr_csv_table_read(path, &t->csv));
-    if (t->csv.rows >= 2 && t->csv.columns >= 2) return CR_OK;
-    return CR_FAIL(
-        CR_ERR_FORMAT,
-        "%s: not a table: the file needs a line with column names and a line for each layer, separated by commas",
-        path);
-}
-
 /* ---- numbers ---- */
 
 /* The name of a column; a column without a name belongs to the nearest named column before it. */
@@ -58,25 +49,13 @@ static bool read_sparsity(const struct table *t, int64_t row, int column, double
 
 /* ---- the column ---- */
 
-/* The number of the row Overall; 0 without one. */
-static int64_t find_overall(const struct table *t) {
-    for (int64_t i = 1; i < t->csv.rows; i++)
-        if (strcasecmp(cell(t, i, 0), "Overall") == 0) return i;
-    return 0;
-}
-
-static cr_status column_by_name(const struct cr_prune *prune, struct table *t) {
-    for (t->column = t->first; t->column < t->csv.columns; t->column++)
-        if (strcasecmp(cell(t, 0, t->column), prune->config->prune.column) == 0) return CR_OK;
-    return cr_config_fail(prune->config, "prune.column", "%s has no such column", t->csv.path);
-}
-
 static cr_status column_by_overall(const struct cr_prune *prune, struct table *t) {
-    const int64_t overall = find_overall(t);
-    const double  target  = prune->config->prune.sparsity;
-    const int     columns = t->csv.columns - t->first;
-    double        best    = 2, sparsity;
-    if (!overall)
+    const double target  = prune->config->prune.sparsity;
+    const int    columns = t->csv.columns - t->first;
+    double       best    = 2, sparsity;
+    int64_t      overall = 1;
+    while (overall < t->csv.rows && strcasecmp(cell(t, overall, 0), "Overall") != 0) overall++;
+    if (overall == t->csv.rows)
         return cr_config_fail(prune->config, "prune.column",
                               "%s has %d columns and no row Overall: name a column, such as prune.column=%s",
                               t->csv.path, columns, cell(t, 0, t->first));
@@ -97,8 +76,10 @@ static cr_status choose_column(const struct cr_prune *prune, struct table *t) {
     t->first = t->column = 1;
     for (int c = t->csv.columns - 1; c > 0; c--)
         if (strncasecmp(cell(t, 0, c), "sparsity", 8) == 0) t->first = t->column = c;
-    if (*prune->config->prune.column) return column_by_name(prune, t);
-    return t->csv.columns - t->first > 1 ? column_by_overall(prune, t) : CR_OK;
+    if (!*prune->config->prune.column) return t->csv.columns - t->first > 1 ? column_by_overall(prune, t) : CR_OK;
+    for (t->column = t->first; t->column < t->csv.columns; t->column++)
+        if (strcasecmp(cell(t, 0, t->column), prune->config->prune.column) == 0) return CR_OK;
+    return cr_config_fail(prune->config, "prune.column", "%s has no such column", t->csv.path);
 }
 
 /* ---- the layers ---- */
@@ -113,11 +94,6 @@ static struct cr_prune_layer *find_layer(struct cr_prune *prune, const char *lab
         if (strlen(prune->layer[l].name) == length && strncmp(prune->layer[l].name, name, length) == 0)
             return &prune->layer[l];
     return NULL;
-}
-
-/* Rows with totals are not layers. */
-static bool is_total(const char *label) {
-    return strcasecmp(label, "Overall") == 0 || strcasecmp(label, "Backbone") == 0;
 }
 
 /* Rejects a file without column names, whose first layer would be ignored. */
@@ -152,8 +128,9 @@ static cr_status set_layer(struct cr_prune *prune, const struct table *t, int64_
 
 static cr_status set_layers(struct cr_prune *prune, const struct table *t, int64_t *line_of) {
     for (int64_t i = 1; i < t->csv.rows; i++) {
-        double sparsity;
-        if (is_total(cell(t, i, 0))) continue;
+        const char *label = cell(t, i, 0);
+        double      sparsity;
+        if (strcasecmp(label, "Overall") == 0 || strcasecmp(label, "Backbone") == 0) continue; /* totals */
         if (!read_sparsity(t, i, t->column, &sparsity))
             return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: column %d: expected a sparsity, 0 to 1 or 0 to 100 %%, not \"%s\"",
                            t->csv.path, (long long)t->csv.line[i], t->column + 1, cell(t, i, t->column));
@@ -167,7 +144,12 @@ cr_status cr_prune_budget(struct cr_prune *prune, const char *path) {
     int64_t     *line_of;
     cr_status    status;
     CR_ALLOC_OUT(line_of, (size_t)prune->layers);
-    CR_TRY_OUT(read_table(path, &t));
+    CR_TRY_OUT(cr_csv_table_read(path, &t.csv));
+    if (t.csv.rows < 2 || t.csv.columns < 2)
+        CR_FAIL_OUT(
+            CR_ERR_FORMAT,
+            "%s: not a table: the file needs a line with column names and a line for each layer, separated by commas",
+            path);
     CR_TRY_OUT(check_header(prune, &t));
     CR_TRY_OUT(choose_column(prune, &t));
     CR_TRY_OUT(set_layers(prune, &t, line_of));

@@ -62,12 +62,6 @@ static void keep_all(struct trace *t, const struct cr_op *op) {
         if (op->out[s] >= 0) keep(t, op->out[s]);
 }
 
-/* All tensors of the op have the same channels. */
-static void join_all(struct trace *t, const struct cr_op *op) {
-    for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0) join(t, op->in[s], CR_AXIS_C, op->out[0]);
-}
-
 static void trace_weights(struct trace *t, int x, int w, int bias, int y) {
     join(t, w, CR_AXIS_C, x);
     join(t, w, CR_AXIS_K, y);
@@ -108,7 +102,10 @@ static void trace_op(struct trace *t, const struct cr_op *op) {
     case CR_OP_avgpool2x2:
     case CR_OP_blurpool:
     case CR_OP_add:
-    case CR_OP_se_scale: join_all(t, op); break;
+    case CR_OP_se_scale: /* all tensors have the same channels */
+        for (int s = 0; s < CR_OP_IN_MAX; s++)
+            if (op->in[s] >= 0) join(t, op->in[s], CR_AXIS_C, op->out[0]);
+        break;
     default: keep_all(t, op); /* channel_conv, normalize, loss */
     }
 }

@@ -4,17 +4,11 @@
 
 #include <string.h>
 
-/* Keeps the channels of sums: what a block adds to its input, and the input. */
-static void keep_sums(struct cr_shrink *s) {
-    const struct cr_channel_groups *g = s->groups;
-    for (int i = 0; i < g->program->ops; i++) {
-        const struct cr_op *op = &g->program->op[i];
-        if (op->kind != CR_OP_add) continue;
-        const int sum = op->out[CR_OUT_add_y];
-        for (int64_t c = 0; c < g->program->tensor[sum].dim[3]; c++) {
-            const int group = g->group_of[cr_channel_unit(g, sum, CR_AXIS_C, c)];
-            if (group != CR_NONE) s->keeps[group] = true;
-        }
+/* Keeps the groups of `count` slices of an axis of a tensor. */
+static void keep_axis(struct cr_shrink *s, int tensor, enum cr_channel_axis axis, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const int group = s->groups->group_of[cr_channel_unit(s->groups, tensor, axis, i)];
+        if (group != CR_NONE) s->keeps[group] = true;
     }
 }
 
@@ -25,9 +19,15 @@ cr_status cr_shrink_keep_exempt(struct cr_shrink *shrink, const struct cr_param_
     local.prune.pattern = CR_PRUNE_PATTERN_CHANNELS; /* no layer has another reason to stay dense */
     if (strcmp(local.prune.exempt, "auto") == 0) local.prune.exempt = "";
     CR_TRY(cr_prune_open(store, &local, &layers));
-    for (int l = 0; l < layers.layers; l++)
-        if (layers.layer[l].dense) cr_shrink_keep(shrink, layers.layer[l].param);
-    if (cr_prune_exempts_residual(&local)) keep_sums(shrink);
+    const struct cr_program *p = shrink->groups->program;
+    for (int l = 0; l < layers.layers; l++) {
+        const int w = cr_tensor_store_find(p, CR_BUFFER_VALUE, layers.layer[l].param);
+        if (layers.layer[l].dense && w != CR_NONE) keep_axis(shrink, w, CR_AXIS_K, p->tensor[w].dim[0]);
+    }
+    for (int i = 0; i < p->ops && cr_prune_exempts_residual(&local); i++) { /* sums: what a block adds to its input */
+        const int y = p->op[i].out[CR_OUT_add_y];
+        if (p->op[i].kind == CR_OP_add) keep_axis(shrink, y, CR_AXIS_C, p->tensor[y].dim[3]);
+    }
     cr_prune_close(&layers);
     return CR_OK;
 }

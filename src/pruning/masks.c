@@ -139,10 +139,6 @@ static uint32_t find_digit(const int64_t sum[DIGITS], int64_t *left) {
     return d;
 }
 
-static void prune_unit(const struct cr_param *q, const struct units *units, int64_t u, uint8_t *mask) {
-    for (int64_t i = 0; i < units->elems; i++) cr_mask_set(mask, q->offset + unit_element(units, u, i), false);
-}
-
 /* Prunes all units with a key below `limit`, and units with the key `limit` up to `left` elements. */
 static void prune_below(const struct choice *c, uint64_t limit, int64_t left, uint8_t *mask) {
     for (int l = c->first; l < c->end; l++) {
@@ -157,7 +153,7 @@ static void prune_below(const struct choice *c, uint64_t limit, int64_t left, ui
                 if (!left) continue;
                 left -= units.elems;
             }
-            prune_unit(q, &units, u, mask);
+            for (int64_t i = 0; i < units.elems; i++) cr_mask_set(mask, q->offset + unit_element(&units, u, i), false);
         }
     }
 }

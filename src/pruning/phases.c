@@ -65,8 +65,7 @@ struct cr_prune_step cr_prune_step_at(const struct cr_config *c, int64_t step, i
 void cr_prune_free_masks(struct cr_prune *prune, uint8_t *mask) {
     for (int l = 0; l < prune->layers; l++) {
         const struct cr_param *q = &prune->store->param[prune->layer[l].param];
-        for (int64_t i = q->offset; i < q->offset + q->elems && !prune->layer[l].dense; i++)
-            mask[i / 8] |= (uint8_t)(1u << (i % 8));
+        for (int64_t i = q->offset; i < q->offset + q->elems && !prune->layer[l].dense; i++) cr_mask_set(mask, i, true);
     }
     cr_prune_recount(prune, mask);
 }

@@ -7,11 +7,6 @@
 
 /* ---- layers ---- */
 
-/* True when `name` is the layer `word` or a layer inside the part `word`. */
-static bool is_part_of(const char *name, const char *word, size_t length) {
-    return strncmp(name, word, length) == 0 && (name[length] == 0 || name[length] == '.');
-}
-
 /* Iterates over "a, b,c"; NULL at the end. */
 static const char *next_word(const char **at, size_t *length) {
     *at += strspn(*at, ", \t");
@@ -43,7 +38,8 @@ static cr_status exempt(struct cr_prune *prune) {
     while ((word = next_word(&at, &length))) {
         bool found = is_residual(prune->config, word, length);
         for (int l = 0; l < prune->layers; l++) {
-            if (!is_part_of(prune->layer[l].name, word, length)) continue;
+            const char *name = prune->layer[l].name;
+            if (strncmp(name, word, length) != 0 || (name[length] && name[length] != '.')) continue;
             prune->layer[l].dense = by_exempt;
             found                 = true;
         }

@@ -72,15 +72,6 @@ void cr_shrink_free(struct cr_shrink *s) {
     *s = (struct cr_shrink){0};
 }
 
-void cr_shrink_keep(struct cr_shrink *s, int param) {
-    const struct cr_channel_groups *g = s->groups;
-    const int                       t = cr_tensor_store_find(g->program, CR_BUFFER_VALUE, param);
-    for (int64_t k = 0; t != CR_NONE && k < g->program->tensor[t].dim[0]; k++) {
-        const int group = g->group_of[cr_channel_unit(g, t, CR_AXIS_K, k)];
-        if (group != CR_NONE) s->keeps[group] = true;
-    }
-}
-
 /* ---- multiply-adds ---- */
 
 struct axis {
@@ -335,18 +326,15 @@ static void copy_param(const struct cr_shrink *s, int tensor, const struct cr_pa
     CR_ASSERT(used == small->elems);
 }
 
-static void zero_param(const struct cr_shrink *s, int tensor, const struct cr_param *q, float *buffer) {
-    const int64_t inner = q->dim[1] * q->dim[2] * q->dim[3], C = q->dim[3];
-    for (int64_t i = 0; i < q->elems; i++)
-        if (!is_left(s, tensor, CR_AXIS_K, i / inner) || !is_left(s, tensor, CR_AXIS_C, i % C))
-            buffer[q->offset + i] = 0;
-}
-
 void cr_shrink_zero(const struct cr_shrink *s, const struct cr_param_store *store, float *value, float *running) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q      = &store->param[i];
         const int              tensor = param_tensor(s->groups->program, store, i);
-        if (tensor != CR_NONE) zero_param(s, tensor, q, cr_param_is_running(q->role) ? running : value);
+        const int64_t          inner = q->dim[1] * q->dim[2] * q->dim[3], C = q->dim[3];
+        float                 *buffer = cr_param_is_running(q->role) ? running : value;
+        for (int64_t e = 0; e < q->elems && tensor != CR_NONE; e++)
+            if (!is_left(s, tensor, CR_AXIS_K, e / inner) || !is_left(s, tensor, CR_AXIS_C, e % C))
+                buffer[q->offset + e] = 0;
     }
 }
 

@@ -32,8 +32,6 @@ CR_MUST cr_status cr_shrink_open(const struct cr_channel_groups *groups, const s
 CR_MUST cr_status cr_shrink_add_taylor(const struct cr_channel_groups *groups, const float *value, const float *grad,
                                        double *sum);
 void              cr_shrink_free(struct cr_shrink *shrink);
-/* Keeps the groups of the outputs of the layer with the parameter `param`. */
-void cr_shrink_keep(struct cr_shrink *shrink, int param);
 struct cr_ranked_unit {
     int    unit;
     double importance;

@@ -87,13 +87,6 @@ static double shorten(struct cr_search_list *l, int most) {
     return range;
 }
 
-cr_status cr_search_copy_list(const struct cr_search_list *from, struct cr_search_list *to) {
-    *to = (struct cr_search_list){cr_alloc((size_t)from->count, sizeof *to->point), from->count};
-    if (!to->point) return CR_NO_MEMORY((size_t)from->count * sizeof *to->point);
-    if (from->count) memcpy(to->point, from->point, (size_t)from->count * sizeof *to->point);
-    return CR_OK;
-}
-
 cr_status cr_search_add_lists(struct cr_search_state *s, struct cr_search_list *a, struct cr_search_list *b,
                               double floor, struct cr_search_list *out, double *error) {
     double ranges = 0;

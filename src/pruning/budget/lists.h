@@ -62,7 +62,6 @@ struct cr_search_point *cr_search_find_cell(struct cr_search_state *s, double fl
                                             double *error);
 /* The options of the cells that are not dominated; the caller frees out->point. */
 CR_MUST cr_status cr_search_take(struct cr_search_state *s, struct cr_search_list *out);
-CR_MUST cr_status cr_search_copy_list(const struct cr_search_list *from, struct cr_search_list *to);
 /* The sum of two lists, which become shorter when they are long. Adds to *error. */
 CR_MUST cr_status cr_search_add_lists(struct cr_search_state *s, struct cr_search_list *a, struct cr_search_list *b,
                                       double floor, struct cr_search_list *out, double *error);

@@ -102,7 +102,10 @@ static cr_status sum_of(struct cr_search_state *s, int v, const int *value, stru
         struct cr_search_list   more, sum = {0};
         if (table->used || (v != CR_SEARCH_NONE && !has_variable(table, v))) continue;
         floor += table->floor;
-        CR_TRY(cr_search_copy_list(&table->list[index_of(s, table, value)], &more));
+        const struct cr_search_list *from = &table->list[index_of(s, table, value)];
+        CR_ALLOC(more.point, (size_t)from->count);
+        more.count = from->count;
+        if (from->count) memcpy(more.point, from->point, (size_t)from->count * sizeof *from->point);
         if (out->point) {
             status = cr_search_add_lists(s, out, &more, floor, &sum, error);
             cr_free(out->point);
@@ -255,62 +258,48 @@ static cr_status finish(struct cr_search_state *s, struct cr_search_result *out)
     return status;
 }
 
-static cr_status set_parts(struct cr_search_state *s, int parts) {
-    s->parts = s->cheapest ? 0 : parts;
-    s->part  = s->cheapest ? 0 : s->slack / s->parts;
-    s->last  = s->parts + 1;
-    CR_ALLOC(s->cell, (size_t)s->parts + 2);
-    return CR_OK;
-}
-
-/* Combinations of the largest elimination step; only scopes are looked at. */
-static cr_status dry_run(const struct cr_search_problem *problem, double *largest) {
-    struct cr_search_state s      = {.problem = problem};
-    bool                  *done   = cr_alloc((size_t)problem->variables + 1, sizeof *done);
-    cr_status              status = CR_OK;
-    s.table                       = cr_alloc((size_t)(problem->factors + problem->variables) + 1, sizeof *s.table);
-    *largest                      = 0;
-    if (!done || !s.table) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: choosing widths and patterns");
-    for (int f = 0; f < problem->factors; f++) {
+/* Looks at scopes only. */
+double cr_search_size(const struct cr_search_problem *problem) {
+    struct cr_search_state s       = {.problem = problem};
+    bool                  *done    = cr_alloc((size_t)problem->variables + 1, sizeof *done);
+    double                 largest = 0;
+    s.table                        = cr_alloc((size_t)(problem->factors + problem->variables) + 1, sizeof *s.table);
+    if (!done || !s.table) largest = INFINITY;
+    for (int f = 0; f < problem->factors && isfinite(largest); f++) {
         struct cr_search_table *t = &s.table[s.tables++];
         t->variables              = problem->factor[f].variables;
         memcpy(t->variable, problem->factor[f].variable, (size_t)t->variables * sizeof *t->variable);
     }
-    for (int i = 0; i < problem->variables; i++) {
+    for (int i = 0; i < problem->variables && isfinite(largest); i++) {
         double    size;
         const int v                = next_variable(&s, done, &size);
         done[v]                    = true;
-        *largest                   = CR_MAX(*largest, size);
+        largest                    = CR_MAX(largest, size);
         struct cr_search_table *to = &s.table[s.tables];
         to->variables              = CR_MAX(joint_scope(&s, v, to->variable), 0);
         for (int t = 0; t < s.tables; t++) s.table[t].used |= has_variable(&s.table[t], v);
         s.tables++;
     }
-out:
     cr_free(s.table);
     cr_free(done);
-    return status;
-}
-
-double cr_search_size(const struct cr_search_problem *problem) {
-    double largest;
-    if (dry_run(problem, &largest) == CR_OK) return largest;
-    cr_error_clear();
-    return INFINITY;
+    return largest;
 }
 
 /* *full: the lists are too long for the memory that the search may have. */
 static cr_status run(const struct cr_search_problem *problem, double budget, int parts, bool *full,
                      struct cr_search_result *out) {
     const bool             cheapest = !parts;
-    struct cr_search_state s        = {.problem = problem, .budget = budget, .cheapest = cheapest, .slack = budget};
-    bool                  *done     = cr_alloc((size_t)problem->variables + 1, sizeof *done);
-    double                 size;
-    cr_status              status = CR_OK;
-    s.table                       = cr_alloc((size_t)(problem->factors + problem->variables) + 1, sizeof *s.table);
+    struct cr_search_state s        = {
+               .problem = problem, .budget = budget, .cheapest = cheapest, .slack = budget, .parts = parts};
+    bool     *done = cr_alloc((size_t)problem->variables + 1, sizeof *done);
+    double    size;
+    cr_status status = CR_OK;
+    s.table          = cr_alloc((size_t)(problem->factors + problem->variables) + 1, sizeof *s.table);
     if (!done || !s.table) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: choosing widths and patterns");
     for (int f = 0; f < problem->factors; f++) s.slack -= least_cost(&s, &problem->factor[f]);
-    CR_TRY_OUT(set_parts(&s, parts));
+    s.part = cheapest ? 0 : s.slack / parts;
+    s.last = parts + 1;
+    CR_ALLOC_OUT(s.cell, (size_t)parts + 2);
     for (int f = 0; f < problem->factors; f++) CR_TRY_OUT(add_factor(&s, f));
     for (int i = 0; i < problem->variables; i++) {
         const int v = next_variable(&s, done, &size);
@@ -328,17 +317,6 @@ out:
     return status;
 }
 
-/* Lists become shorter until they fit. */
-static cr_status run_within(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
-    cr_status status = CR_ERR_MEMORY;
-    bool      full   = true;
-    for (int parts = CR_SEARCH_PARTS_MAX; full && parts >= CR_SEARCH_PARTS_MIN; parts /= 4) {
-        if (parts < CR_SEARCH_PARTS_MAX) cr_error_clear();
-        status = run(problem, budget, parts, &full, out);
-    }
-    return status;
-}
-
 static cr_status open_result(const struct cr_search_problem *problem, struct cr_search_result *out) {
     *out = (struct cr_search_result){.value  = cr_alloc((size_t)problem->variables + 1, sizeof *out->value),
                                      .option = cr_alloc((size_t)problem->factors + 1, sizeof *out->option)};
@@ -352,7 +330,11 @@ static cr_status choose(const struct cr_search_problem *problem, double budget, 
     CR_TRY(run(problem, budget, 0, &full, out));
     if (out->cost > budget) return CR_OK;
     cr_status status = open_result(problem, &other);
-    if (status == CR_OK) status = run_within(problem, budget, &other);
+    full             = status == CR_OK; /* lists become shorter until they fit */
+    for (int parts = CR_SEARCH_PARTS_MAX; full && parts >= CR_SEARCH_PARTS_MIN; parts /= 4) {
+        cr_error_clear();
+        status = run(problem, budget, parts, &full, &other);
+    }
     if (status == CR_OK && other.cost <= budget) {
         const struct cr_search_result cheapest = *out;
         *out                                   = other;
