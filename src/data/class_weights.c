@@ -12,13 +12,13 @@ static const char key[] = "loss.class_weights";
 /* images / (classes * images of the class), as in scikit-learn: the mean over all images is 1. Classes without images
  * do not count. With data.multi_label they are weights of the images that have the label. */
 static cr_status balance(const struct cr_config *c, const struct cr_dataset *data, int classes, float *weights) {
-    const int64_t *counts = cr_dataset_class_counts(data);
+    const int64_t *counts = data->class_counts;
     int64_t        images = 0, present = 0;
     if (!counts) return cr_config_fail(c, key, "%s has no classes to balance", cr_word_data_kind(c->data.kind));
     for (int k = 0; k < classes; k++) images += counts[k], present += counts[k] > 0;
     const bool several = c->data.multi_label; /* without the label over with it, as PyTorch's pos_weight */
     for (int k = 0; k < classes && several; k++)
-        if (counts[k]) weights[k] = (float)((double)(cr_dataset_count(data) - counts[k]) / (double)counts[k]);
+        if (counts[k]) weights[k] = (float)((double)(data->count - counts[k]) / (double)counts[k]);
     for (int k = 0; k < classes && !several; k++)
         if (counts[k]) weights[k] = (float)((double)images / ((double)present * (double)counts[k]));
     return CR_OK;
@@ -102,8 +102,7 @@ static cr_status read_file(const struct cr_config *c, const struct cr_dataset *d
         at = end ? end + 1 : NULL;
     }
     for (int k = 0; k < classes; k++)
-        if (isnan(weights[k]))
-            CR_FAIL_OUT(CR_ERR_FORMAT, "%s: class %s has no weight", path, cr_dataset_class_name(data, k));
+        if (isnan(weights[k])) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: class %s has no weight", path, data->class_names[k]);
 out:
     cr_free(text);
     return status;

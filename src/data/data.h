@@ -133,7 +133,34 @@ void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, d
 
 /* ---- datasets ---- */
 
-struct cr_dataset; /* read-only once open: any number of threads may call cr_dataset_get */
+/* Read-only once open: any number of threads may call cr_dataset_get. The members from `ops` on are for data/ only. */
+struct cr_dataset {
+    int64_t      count; /* of the images */
+    int          classes;
+    const char **class_names;  /* [classes] in the arena, until it is renumbered */
+    int64_t     *class_counts; /* [classes] in the arena: the images of each class; NULL when unknown (synthetic) */
+    uint64_t     fingerprint;  /* of names, labels and sizes: a resumed run refuses another dataset */
+
+    const struct cr_dataset_ops *ops; /* NULL until the function of the format has set it */
+    int32_t *renumbered; /* in the arena: the label of each class of the format, which `label` returns; NULL: the same
+                            (cr_dataset_renumber) */
+    /* data/source/edits.c: the sample of the format behind each sample, [count], and the label of each sample of the
+     * format, both in the arena; NULL: as the format has them. The functions of `ops` take samples of the format. */
+    int64_t *kept;
+    int32_t *edited_labels;
+    /* With data.multi_label: the labels of each sample, [count][label_words] in the arena, as graph/loss.h describes
+     * them; the number that `label` returns is then a hash of these. Else NULL and 0. */
+    int32_t             *label_rows;
+    int                  label_words;
+    bool                 exif;       /* the value of cr_stored.exif */
+    enum cr_pixel_format format;     /* of its images: the value of cr_stored.format */
+    int64_t              max_pixels; /* the value of cr_stored.max_pixels */
+    bool                 one_file;   /* one file has all samples, or each file has many */
+    bool                 generated;  /* cresnet draws the images; their files depend on the version of zlib */
+    _Atomic uint8_t     *logged;     /* in the arena, one bit per sample: the log has named its corrupt image */
+    struct cr_arena      arena;
+    void                *state;
+};
 
 /* Opens a split of the dataset that [data] describes; the caller closes it. For the kind `shapes`, the images are
  * first written to data.root if they are not there (an empty root: a folder in the user's cache). Messages name
@@ -150,12 +177,8 @@ CR_MUST cr_status cr_dataset_thin(struct cr_dataset *dataset, int64_t most);
 bool cr_dataset_is_of_archives(const char *folder);
 /* Whether cr_dataset_open logs warnings about skipped files and contradicting labels (default: yes). Of the ranks of
  * one host, one logs them. */
-void               cr_dataset_warnings(bool on);
-int64_t            cr_dataset_count(const struct cr_dataset *dataset);
-int                cr_dataset_classes(const struct cr_dataset *dataset);
-const char        *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
-const char *const *cr_dataset_class_names(const struct cr_dataset *dataset); /* [classes], until it is renumbered */
-int                cr_dataset_class_of(const struct cr_dataset *dataset, const char *name); /* its label, or -1 */
+void cr_dataset_warnings(bool on);
+int  cr_dataset_class_of(const struct cr_dataset *dataset, const char *name); /* its label, or -1 */
 /* Gives class k of the dataset the label to[k], in the names, the counts and the labels of all samples: `to` [classes]
  * has each label once. The order of the samples and the fingerprint stay. Before any loader is opened.
  * CR_ERR_MEMORY. */
@@ -178,8 +201,6 @@ int            cr_dataset_label_words(const struct cr_dataset *dataset);
 static inline bool cr_dataset_row_has(const int32_t *labels, int class_index) {
     return (uint32_t)labels[1 + class_index / 32] >> (class_index % 32) & 1;
 }
-/* Number of images of each class, [classes]; NULL when unknown (synthetic). */
-const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset);
 /* data/class_weights.c: resolves [loss] class_weights for the training set `dataset` (NULL: all weights are 1). *out
  * [classes] is allocated, or NULL without this key. CR_ERR_CONFIG, CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_class_weights(const struct cr_config *config, const struct cr_dataset *dataset,
@@ -192,8 +213,6 @@ CR_MUST cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sampl
                                  int32_t *label);
 /* Adds a one-line description for the start of a run: "5000 images, 10 classes, 480-520 per class". */
 void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out);
-/* 64-bit fingerprint of names, labels and sizes: a resumed run refuses another dataset. */
-uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset);
 /* Writes a hash of the contents to *out: up to 64 images, evenly spread over the split, of each its size and its first
  * 64 KiB. Reads files in milliseconds. 0: unknown, because an image cannot be read (data.corrupt decides whether that
  * ends the run), or because the images are a function of the configuration (shapes, synthetic).

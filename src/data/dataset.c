@@ -3,7 +3,6 @@
 #include "data/scratch.h"
 #include "data/source.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 enum { CONTENTS_SAMPLES = 64 };
@@ -77,36 +76,11 @@ bool cr_dataset_is_corrupt(const struct cr_dataset *dataset, cr_status status) {
     return status == CR_ERR_FORMAT || (status == CR_ERR_IO && !dataset->one_file);
 }
 
-bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample) {
-    const uint8_t bit = (uint8_t)(1u << (sample % 8));
-    return !(atomic_fetch_or(&dataset->logged[sample / 8], bit) & bit);
-}
-
-int64_t cr_dataset_count(const struct cr_dataset *dataset) {
-    return dataset->count;
-}
-int cr_dataset_classes(const struct cr_dataset *dataset) {
-    return dataset->classes;
-}
-
-const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label) {
-    CR_ASSERT(label >= 0 && label < dataset->classes);
-    return dataset->class_names[label];
-}
-
-const char *const *cr_dataset_class_names(const struct cr_dataset *dataset) {
-    return dataset->class_names;
-}
-
 int cr_dataset_class_of(const struct cr_dataset *dataset, const char *name) {
     int k = dataset->classes;
     while (--k >= 0 && strcmp(dataset->class_names[k], name) != 0) {
     }
     return k;
-}
-
-const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset) {
-    return dataset->class_counts;
 }
 
 const int32_t *cr_dataset_labels(const struct cr_dataset *dataset, int64_t sample) {
@@ -171,10 +145,6 @@ void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out) 
         cr_text_add(out, ", %lld per class", (long long)low);
     else
         cr_text_add(out, ", %lld-%lld per class", (long long)low, (long long)high);
-}
-
-uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset) {
-    return dataset->fingerprint;
 }
 
 cr_status cr_dataset_contents(const struct cr_dataset *dataset, uint64_t *out) {

@@ -15,13 +15,6 @@ static cr_status open_image(const struct cr_dataset *dataset, int64_t sample, st
     return cr_lazy_image_open(&stored, name, scratch, &lazy);
 }
 
-static cr_status fail_class(const struct cr_dataset *dataset, int class_index, int64_t images, const char *why) {
-    return CR_FAIL(CR_ERR_FORMAT,
-                   "the class %.100s has no image that can be read (%lld tried): %s; replace its images, or remove the "
-                   "class",
-                   dataset->class_names[class_index], (long long)images, why);
-}
-
 /* Tries the images of each class until one can be read. left[k]: images of class k that were not tried; 0 once one was
  * read. */
 static cr_status check(const struct cr_dataset *dataset, int64_t *left, struct cr_scratch *scratch) {
@@ -36,7 +29,10 @@ static cr_status check(const struct cr_dataset *dataset, int64_t *left, struct c
             return status;
         else if (!--left[k]) {
             cr_error_copy(why, sizeof why);
-            return fail_class(dataset, k, dataset->class_counts[k], why);
+            return CR_FAIL(CR_ERR_FORMAT,
+                           "the class %.100s has no image that can be read (%lld tried): %s; replace its images, or "
+                           "remove the class",
+                           dataset->class_names[k], (long long)dataset->class_counts[k], why);
         }
         cr_error_clear();
     }

@@ -25,32 +25,6 @@ struct cr_dataset_ops {
     /* After a sample was used: were its bytes there all the time? CR_ERR_IO. NULL: always. */
     cr_status (*check)(const struct cr_dataset *dataset);
 };
-struct cr_dataset {
-    const struct cr_dataset_ops *ops; /* NULL until the function of the format has set it */
-    int64_t                      count;
-    int                          classes;
-    const char                 **class_names;  /* in the arena */
-    int64_t                     *class_counts; /* in the arena; NULL when unknown */
-    int32_t                     *renumbered;   /* in the arena: the label of each class of the format, which `label`
-                                                  returns; NULL: the same (cr_dataset_renumber) */
-    /* data/source/edits.c: the sample of the format behind each sample, [count], and the label of each sample of the
-     * format, both in the arena; NULL: as the format has them. The functions of `ops` take samples of the format. */
-    int64_t *kept;
-    int32_t *edited_labels;
-    /* With data.multi_label: the labels of each sample, [count][label_words] in the arena, as graph/loss.h describes
-     * them; the number that `label` returns is then a hash of these. Else NULL and 0. */
-    int32_t             *label_rows;
-    int                  label_words;
-    uint64_t             fingerprint;
-    bool                 exif;       /* the value of cr_stored.exif */
-    enum cr_pixel_format format;     /* of its images: the value of cr_stored.format */
-    int64_t              max_pixels; /* the value of cr_stored.max_pixels */
-    bool                 one_file;   /* one file has all samples, or each file has many */
-    bool                 generated;  /* cresnet draws the images; their files depend on the version of zlib */
-    _Atomic uint8_t     *logged;     /* in the arena, one bit per sample: the log has named its corrupt image */
-    struct cr_arena      arena;
-    void                *state;
-};
 
 /* Reads a sample as cr_dataset_get does; its stored bytes and its pixels are borrowed from the dataset or the scratch.
  */
@@ -65,9 +39,6 @@ bool cr_dataset_is_corrupt(const struct cr_dataset *dataset, cr_status status);
 
 /* Allocates dataset->logged. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_alloc_logged(struct cr_dataset *dataset);
-/* Returns true at the first call for this sample: its corrupt image is named in the log once, although each evaluation
- * has a loader of its own. Thread-safe. */
-bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample);
 
 /* The functions of the format, with labels as cr_dataset_renumber has set them. */
 CR_MUST cr_status cr_dataset_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,

@@ -123,9 +123,8 @@ static void compute_totals(struct cr_data_stat *s) {
 
 cr_status cr_data_stat_open(const struct cr_dataset *dataset, int workers, struct cr_data_stat *out) {
     struct job job = {.dataset = dataset, .stat = out, .mutex = PTHREAD_MUTEX_INITIALIZER};
-    *out           = (struct cr_data_stat){.count    = cr_dataset_count(dataset),
-                                           .classes  = cr_dataset_classes(dataset),
-                                           .channels = cr_format_channels(dataset->format)};
+    *out           = (struct cr_data_stat){.count = dataset->count, .classes = dataset->classes};
+    out->channels  = cr_format_channels(dataset->format);
     CR_ALLOC(out->sample, (size_t)out->count);
     cr_work_together(work, &job, workers);
     pthread_mutex_destroy(&job.mutex);

@@ -240,7 +240,7 @@ cr_status cr_session_bn_statistics(struct cr_session *s, const struct cr_dataset
     CR_ASSERT(c->model.bn_momentum > 0);
     if (batches < 1)
         return cr_config_fail(c, "train.batch", "%lld images, but the training set has %lld: lower it",
-                              (long long)s->state.batch, (long long)cr_dataset_count(train));
+                              (long long)s->state.batch, (long long)train->count);
     CR_TRY(cr_loader_open(train, &order, &loader));
     CR_TRY_OUT(cr_session_bn_begin(s, options->averages, &a));
     CR_TRY_OUT(run_batches(s, options, &a, s->train_exec[size * s->parts], loader, batches));

@@ -177,7 +177,7 @@ static struct cr_label_scores empty_scores(const struct cr_session *s, const str
         .advice   = "with several labels per image all of them are kept; give a smaller validation set",
         .classes  = s->model.classes,
         .words    = (int)s->eval.tensor[s->eval.labels].dim[3],
-        .expected = (cr_dataset_count(dataset) + ranks - 1) / ranks,
+        .expected = (dataset->count + ranks - 1) / ranks,
         .copies   = ranks == 1 ? 1 : cr_comm_rank_info(s->comm, cr_comm_rank(s->comm))->local_size * (ranks + 2)};
 }
 

@@ -23,7 +23,7 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
     }
     struct cr_dataset *dataset;
     CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &dataset));
-    *classes = cr_dataset_classes(dataset);
+    *classes = dataset->classes;
     cr_dataset_close(dataset);
     return CR_OK;
 }

@@ -120,7 +120,7 @@ static cr_status fail_classes(const struct cr_dataset *data, const char *const *
         "the classes of the dataset are not those of the teacher: label %d is %s in the dataset and %s in the "
         "teacher. Both must have the same names, in any order: rename the classes of the dataset, or remove "
         "classes.txt and checksums.txt from the teacher's checkpoint to pair classes by number",
-        k, cr_dataset_class_name(data, k), names[k]);
+        k, data->class_names[k], names[k]);
 }
 
 /* Gives the teacher's outputs the labels that their classes have in the dataset. */
@@ -133,16 +133,16 @@ static cr_status match_classes(const struct cr_config *c, const struct cr_datase
     cr_status             status;
     if (!data || c->data.kind == CR_DATA_SYNTHETIC) return CR_OK;
     CR_TRY_OUT(cr_saved_model_names_for(data, weights, &arena, &names, &count));
-    if (count != cr_dataset_classes(data)) {
+    if (count != data->classes) {
         cr_log(CR_LOG_INFO,
                "%s: the teacher has no classes.txt, or one with ImageNet's names: label k of the dataset "
                "is taken as its class k",
                c->distill.teacher);
         goto out;
     }
-    CR_TRY_OUT(cr_class_match(names, count, cr_dataset_class_names(data), count, true, &match));
+    CR_TRY_OUT(cr_class_match(names, count, data->class_names, count, true, &match));
     if (match.relation == CR_CLASSES_OTHER) CR_TRY_OUT(fail_classes(data, names, match.shown));
-    cr_class_match_log(&match, names, cr_dataset_class_names(data), "the teacher", "the dataset");
+    cr_class_match_log(&match, names, data->class_names, "the teacher", "the dataset");
     if (match.relation == CR_CLASSES_PERMUTED) CR_TRY_OUT(move_rows(store, match.to, value));
 out:
     cr_class_match_free(&match);

@@ -49,28 +49,19 @@ static double stored(double value) {
 
 /* ---- reading best.json ---- */
 
-static bool prunes_at(const struct cr_run *run, int64_t step) {
-    const struct cr_prune_step due = cr_prune_step_at(run->config, step, run->at.steps_per_epoch);
-    return run->prune.layers && due.action != CR_PRUNE_NOTHING && due.action != CR_PRUNE_MOVE;
-}
-
 /* Returns the last pruning step after `step`, or `step`: earlier checkpoints have another number of pruned weights. */
 static int64_t pruned_since(const struct cr_run *run, int64_t step) {
     int64_t last = step;
-    for (int64_t at = step + 1; run->prune.layers && at <= run->at.step; at++)
-        if (prunes_at(run, at)) last = at;
+    for (int64_t at = step + 1; run->prune.layers && at <= run->at.step; at++) {
+        const enum cr_prune_action due = cr_prune_step_at(run->config, at, run->at.steps_per_epoch).action;
+        if (due != CR_PRUNE_NOTHING && due != CR_PRUNE_MOVE) last = at;
+    }
     return last;
 }
 
 bool cr_run_evaluates_at(const struct cr_run *run, int64_t step) {
     const int64_t every = run->config->train.eval_every * run->at.steps_per_epoch;
     return step > 0 && every && step % every == 0;
-}
-
-/* Number of evaluations after `from`, up to the current step. */
-static int64_t evaluations_since(const struct cr_run *run, int64_t from) {
-    const int64_t every = run->config->train.eval_every * run->at.steps_per_epoch;
-    return every ? run->at.step / every - from / every : 0;
 }
 
 struct cr_best cr_run_best_read(const struct cr_run *run) {
@@ -81,11 +72,12 @@ struct cr_best cr_run_best_read(const struct cr_run *run) {
     if (why && cr_run_reports(run))
         cr_log(CR_LOG_WARN, "%s/best.json is ignored: %s; the next evaluation becomes the best", run->dir, why);
     if (best.step < 0 || best.step > run->at.step) return none;
-    const int64_t from = pruned_since(run, best.step);
+    const int64_t from = pruned_since(run, best.step), every = run->config->train.eval_every * run->at.steps_per_epoch;
+    const int64_t since = every ? run->at.step / every - from / every : 0; /* evaluations */
     return (struct cr_best){.step    = from == best.step ? best.step : -1,
                             .value   = best.value,
                             .average = best.average,
-                            .stale   = evaluations_since(run, from) - cr_run_evaluates_again(run, best.step)};
+                            .stale   = since - cr_run_evaluates_again(run, best.step)};
 }
 
 bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step) {

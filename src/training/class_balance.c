@@ -14,13 +14,13 @@ static void log_weights(const struct cr_run *run, const float *weights, int clas
         if (weights[k] > weights[high]) high = k;
     }
     cr_log(CR_LOG_INFO, "loss    class weights from %.4g (%s) to %.4g (%s)", (double)weights[low],
-           cr_dataset_class_name(run->train, low), (double)weights[high], cr_dataset_class_name(run->train, high));
+           run->train->class_names[low], (double)weights[high], run->train->class_names[high]);
 }
 
 /* Warns when a class has ten times as many training images as another one, unless the configuration
  * balances them. */
 static void warn_unbalanced(const struct cr_run *run, int classes) {
-    const int64_t *counts = cr_dataset_class_counts(run->train);
+    const int64_t *counts = run->train->class_counts;
     int            low = 0, high = 0;
     if (!counts || *run->config->loss.class_weights || run->config->data.sampling == CR_SAMPLING_BALANCED) return;
     for (int k = 1; k < classes; k++) {
@@ -32,12 +32,12 @@ static void warn_unbalanced(const struct cr_run *run, int classes) {
            "the class %s has %" PRId64 " training images and %s has %" PRId64
            ": the network will seldom predict rare classes; please try %s"
            "loss.class_weights=balanced",
-           cr_dataset_class_name(run->train, high), counts[high], cr_dataset_class_name(run->train, low), counts[low],
+           run->train->class_names[high], counts[high], run->train->class_names[low], counts[low],
            run->config->data.multi_label ? "" : "data.sampling=balanced or ");
 }
 
 cr_status cr_run_check_balance(struct cr_run *run) {
-    const int classes = cr_dataset_classes(run->train);
+    const int classes = run->train->classes;
     float    *weights;
     CR_TRY(cr_dataset_class_weights(run->config, run->train, classes, &weights));
     cr_status status =

@@ -36,13 +36,6 @@ static void log_need(struct cr_report *report, const struct cr_run *run, double 
     cr_report_end(report, &w, is_new ? human : NULL);
 }
 
-/* A hint is new if it names a different stage from the last one. */
-static bool is_new(struct cr_data_watch *watch, const char *hint) {
-    if (strncmp(watch->said, hint, sizeof watch->said - 1) == 0) return false;
-    snprintf(watch->said, sizeof watch->said, "%.4s", hint);
-    return true;
-}
-
 void cr_run_watch_data(struct cr_run *run, struct cr_report *report) {
     struct cr_data_watch *watch = &run->data_watch;
     if (!report || (++watch->steps != FIRST_STEPS && run->at.step % run->at.steps_per_epoch)) return;
@@ -62,8 +55,9 @@ void cr_run_watch_data(struct cr_run *run, struct cr_report *report) {
     struct cr_text hint = {0};
     watch->waited       = waited > CR_LOAD_WAIT_MAX;
     if (watch->waited) cr_load_hint(&need, &supply, &hint);
-    if (!hint.failed)
-        log_need(report, run, waited, &need, &supply, hint.length ? hint.data : "",
-                 hint.length && is_new(watch, hint.data));
+    const char *said   = hint.length ? hint.data : "";
+    const bool  is_new = *said && strncmp(watch->said, said, sizeof watch->said - 1) != 0; /* it names another stage */
+    if (is_new) snprintf(watch->said, sizeof watch->said, "%.4s", said);
+    if (!hint.failed) log_need(report, run, waited, &need, &supply, said, is_new);
     cr_text_free(&hint);
 }

@@ -16,8 +16,8 @@ cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
     int64_t start = cr_time_ns();
     if (!cr_run_reports(run)) return CR_OK;
     CR_TRY(cr_ckpt_check_lock(run->dir, run->lock));
-    CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, cr_dataset_class_names(run->train),
-                         cr_dataset_classes(run->train)));
+    CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, run->train->class_names,
+                         run->train->classes));
     const double seconds = (double)(cr_time_ns() - start) * 1e-9; /* training waits meanwhile */
     char         human[96];
     snprintf(human, sizeof human, "saved step %" PRId64 " in %.3f s", run->at.step, seconds);
@@ -95,14 +95,6 @@ static void put_scores(struct cr_json_writer *w, const struct cr_scores *e, int 
     put_score(w, prefix, "loss", e->loss_sum / images);
 }
 
-/* Stores the thresholds of the last evaluation in the checkpoint. It was the one of the moving averages if there are
- * some, and these are what predict uses. */
-static cr_status save_thresholds(const struct cr_run *run) {
-    char folder[CR_PATH_MAX];
-    CR_TRY(cr_path_join(folder, run->dir, "step-%" PRId64, run->at.step));
-    return cr_session_save_thresholds(&run->session, folder);
-}
-
 /* The error of an evaluation whose loss is not finite, with the step and what to change. */
 static cr_status explain_divergence(const struct cr_run *run, cr_status status) {
     char why[512];
@@ -120,14 +112,15 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     const int        labels  = labels_of(run);
     bool             is_best;
     struct cr_scores e, ema                         = {0};
-    char             raw_human[128], ema_human[128] = "", human[384];
+    char             raw_human[128], ema_human[128] = "", human[384], folder[CR_PATH_MAX];
     cr_status        evaluated = cr_session_evaluate(&run->session, run->val, stop, &e);
     if (evaluated == CR_OK && has_ema) evaluated = evaluate_ema(run, stop, &ema);
     CR_TRY(explain_divergence(run, evaluated));
     CR_TRY(cr_run_update_best(run, &e, has_ema ? &ema : NULL, best, &is_best));
     if (!cr_run_reports(run)) return CR_OK;
-    if (labels) CR_TRY(save_thresholds(run));
-    /* of the last evaluation: that of the moving averages if there are some */
+    /* of the last evaluation: that of the moving averages, which predict uses, if there are some */
+    if (labels) CR_TRY(cr_path_join(folder, run->dir, "step-%" PRId64, run->at.step));
+    if (labels) CR_TRY(cr_session_save_thresholds(&run->session, folder));
     struct cr_label_score score[CLASSES_LOGGED];
     const int             logged = labels <= CLASSES_LOGGED ? labels : 0;
     if (logged) CR_TRY(cr_label_scores_classes(run->session.label_scores, score));

@@ -28,8 +28,8 @@ static cr_status open_session(struct finder *f) {
     const struct cr_session_options options = {.train      = true,
                                                .execute    = true,
                                                .masks_from = c->model.weights,
-                                               .batch_max  = cr_dataset_count(f->dataset) / c->train.accumulate,
-                                               .classes    = cr_dataset_classes(f->dataset)};
+                                               .batch_max  = f->dataset->count / c->train.accumulate,
+                                               .classes    = f->dataset->classes};
     CR_TRY(cr_session_open(c, &options, &f->session));
     cr_log(CR_LOG_INFO, "device: %s", f->session.device->caps.text);
     CR_TRY(cr_session_init(&f->session));
@@ -48,9 +48,9 @@ static cr_status open_loader(struct finder *f, int64_t first, struct cr_loader *
     struct cr_loader_options options = cr_loader_options_from(c, CR_SPLIT_TRAIN, &s->prepare_train, s->state.batch);
     options.drop_last                = c->data.drop_last;
     options.corrupt_fatal            = c->data.corrupt == CR_CORRUPT_FATAL;
-    if (cr_dataset_count(f->dataset) < f->session.state.batch)
+    if (f->dataset->count < f->session.state.batch)
         return cr_config_fail(c, "train.batch", "%" PRId64 " images, but the training set has %" PRId64 ": lower it",
-                              f->session.state.batch, cr_dataset_count(f->dataset));
+                              f->session.state.batch, f->dataset->count);
     const int64_t per_epoch = cr_loader_batches(f->dataset, &options), skipped = first * c->train.accumulate;
     options.epoch       = skipped / per_epoch;
     options.first_batch = skipped % per_epoch;

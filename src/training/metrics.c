@@ -171,13 +171,6 @@ static void log_line(struct cr_report *r) {
     r->log_failed = true;
 }
 
-/* Writes the numbers of the events that form curves to TensorBoard. */
-static void tensorboard_line(struct cr_report *r) {
-    const char *group = events[r->event].group;
-    if (r->tensorboard && group && !r->line.failed && cr_tensorboard_add(r->tensorboard, group, r->line.data) != CR_OK)
-        tensorboard_failed(r);
-}
-
 static void clear_line(struct cr_report *r) {
     if (r->line_open) fputs("\r\033[K", stderr);
     r->line_open = false;
@@ -201,7 +194,9 @@ void cr_report_end(struct cr_report *r, struct cr_json_writer *w, const char *hu
     clear_line(r);
     if (human) cr_log(events[r->event].result ? CR_LOG_RESULT : CR_LOG_INFO, "%s", human);
     log_line(r);
-    tensorboard_line(r);
+    const char *group = events[r->event].group;
+    if (r->tensorboard && group && !r->line.failed && cr_tensorboard_add(r->tensorboard, group, r->line.data) != CR_OK)
+        tensorboard_failed(r);
 }
 
 static void format_duration(double seconds, char *buf, size_t size) {

@@ -65,7 +65,7 @@ static cr_status check_configs_agree(struct cr_run *run) {
 }
 
 cr_status cr_run_check_ranks_agree(struct cr_run *run) {
-    const uint64_t data[] = {cr_dataset_fingerprint(run->train), cr_dataset_fingerprint(run->val)};
+    const uint64_t data[] = {run->train->fingerprint, run->val->fingerprint};
     if (cr_comm_size(run->comm) == 1) return CR_OK;
     CR_TRY(check_configs_agree(run));
     const uint64_t teacher = run->teacher ? run->teacher->hash : 0;

@@ -13,14 +13,14 @@ enum { NAMES_IN_MESSAGE = 5 };
 
 /* The first class that the run gives another label than the format of the dataset; CR_NONE when there is none. */
 static int first_renumbered(const struct cr_dataset *dataset) {
-    for (int k = 0; k < cr_dataset_classes(dataset); k++)
+    for (int k = 0; k < dataset->classes; k++)
         if (cr_dataset_renumbered(dataset, k) != k) return k;
     return CR_NONE;
 }
 
 /* The validation set has the classes of the training set, in the same order. */
 static cr_status number_as_training(struct cr_run *run) {
-    const int classes = cr_dataset_classes(run->train);
+    const int classes = run->train->classes;
     int      *to;
     if (first_renumbered(run->train) == CR_NONE) return CR_OK;
     CR_ALLOC(to, (size_t)classes);
@@ -69,8 +69,8 @@ static cr_status add_missing(const char *const *a, int count, const char *const 
 
 /* Adds the classes that were added, removed or renamed. *before: number of classes of the checkpoint. */
 static cr_status compare_classes(const struct cr_run *run, struct cr_text *out, int *before) {
-    const int          count = cr_dataset_classes(run->train);
-    const char *const *now   = cr_dataset_class_names(run->train);
+    const int          count = run->train->classes;
+    const char *const *now   = run->train->class_names;
     struct cr_arena    arena = {0};
     const char       **old;
     int                removed, added;
@@ -90,8 +90,8 @@ out:
 
 /* Adds a line for each difference. */
 static void compare_images(const struct cr_run *run, const struct cr_position *old, struct cr_text *out) {
-    const int64_t count   = cr_dataset_count(run->train);
-    const bool    same    = old->data_fingerprint == cr_dataset_fingerprint(run->train);
+    const int64_t count   = run->train->count;
+    const bool    same    = old->data_fingerprint == run->train->fingerprint;
     const bool    ordered = same || first_renumbered(run->train) == CR_NONE; /* else the hashes differ by the labels */
     if (!ordered) cr_text_add(out, "\n  the classes are in another order (they are matched by name)");
     if (old->data_images && old->data_images != count)
@@ -141,7 +141,7 @@ static cr_status refuse_untrained(const struct cr_run *run, bool force) {
 cr_status cr_run_check_data(struct cr_run *run, bool force) {
     const char    *root = run->config->data.root;
     struct cr_text diff = {0};
-    int            before, classes = cr_dataset_classes(run->train);
+    int            before, classes = run->train->classes;
     bool           other;
     cr_status      status;
     CR_TRY(cr_dataset_check_readable(run->train));

@@ -11,13 +11,6 @@
 
 /* ---- the run folder ---- */
 
-static cr_status default_dir(const struct cr_config *c, char **out) {
-    char path[CR_PATH_MAX];
-    CR_TRY(cr_path_join(path, "checkpoints", "%s", c->name));
-    *out = cr_strdup(*c->train.output ? c->train.output : path);
-    return *out ? CR_OK : CR_NO_MEMORY(sizeof path);
-}
-
 /* --resume PATH: PATH is a run folder, or a step folder inside a run folder. */
 static cr_status split_resume_path(const char *path, char **dir, char **from) {
     char resolved[PATH_MAX];
@@ -48,8 +41,11 @@ void cr_run_read_last_link(const char *dir, char out[CR_RUN_LINK_BYTES]) {
 }
 
 static cr_status choose_dir(const struct cr_config *user_config, const struct cr_train_options *o, struct cr_run *run) {
+    char path[CR_PATH_MAX];
     if (o->resume && strcmp(o->resume, "auto") != 0) return split_resume_path(o->resume, &run->dir, &run->from);
-    CR_TRY(default_dir(user_config, &run->dir));
+    CR_TRY(cr_path_join(path, "checkpoints", "%s", user_config->name));
+    run->dir = cr_strdup(*user_config->train.output ? user_config->train.output : path);
+    if (!run->dir) return CR_NO_MEMORY(sizeof path);
     if (o->resume) {
         cr_run_read_last_link(run->dir, run->last_link);
         CR_TRY(cr_ckpt_find_intact(run->dir, &run->from));
@@ -85,17 +81,17 @@ static cr_status open_data(struct cr_run *run) {
     cr_dataset_describe(run->val, &text);
     if (!text.failed) cr_log(CR_LOG_INFO, "data    %s: %s", cr_word_data_kind(c->data.kind), text.data);
     cr_text_free(&text);
-    if (cr_dataset_classes(run->train) != cr_dataset_classes(run->val))
+    if (run->train->classes != run->val->classes)
         return cr_config_fail(c, "data.root", "%d classes in training, %d in validation: the numbers must be equal",
-                              cr_dataset_classes(run->train), cr_dataset_classes(run->val));
+                              run->train->classes, run->val->classes);
     CR_TRY(cr_run_number_classes(run));
     int64_t need =
         CR_MAX(cr_run_update_images(run), c->train.accumulate * cr_comm_size(run->comm)); /* batch is 0 when auto */
-    if (cr_dataset_count(run->train) < need)
+    if (run->train->count < need)
         return cr_config_fail(c, "train.batch",
                               "%" PRId64 " images per update, but the training set has %" PRId64
                               ": lower batch or accumulate",
-                              need, cr_dataset_count(run->train));
+                              need, run->train->count);
     return CR_OK;
 }
 
@@ -133,8 +129,7 @@ static cr_status load_values(struct cr_run *run) {
         if (*run->config->model.weights) {
             CR_TRY(cr_session_load_weights(&run->session, run->config->model.weights, false));
             if (run->config->model.head == CR_HEAD_MATCH)
-                CR_TRY(cr_session_match_head(&run->session, run->config->model.weights,
-                                             cr_dataset_class_names(run->train)));
+                CR_TRY(cr_session_match_head(&run->session, run->config->model.weights, run->train->class_names));
             CR_TRY(cr_state_ema_start(&run->session));
         } else
             cr_log(CR_LOG_INFO, "weights: model.weights is not set: training from scratch");
@@ -144,8 +139,8 @@ static cr_status load_values(struct cr_run *run) {
         cr_log(CR_LOG_INFO, "resume  %s, step %" PRId64, run->from, run->at.step);
     }
     const int64_t saved_ranks = run->at.ranks;
-    run->at.data_fingerprint  = cr_dataset_fingerprint(run->train);
-    run->at.data_images       = cr_dataset_count(run->train);
+    run->at.data_fingerprint  = run->train->fingerprint;
+    run->at.data_images       = run->train->count;
     run->at.data_contents     = run->data_contents;
     run->at.ranks             = cr_comm_size(run->comm);
     run->at.teacher           = run->teacher ? run->teacher->hash : 0;
@@ -166,9 +161,9 @@ static cr_status start_session(struct cr_run *run, const struct cr_run_state *st
                                                .batch        = state->batch,
                                                .memory_limit = state->memory_limit,
                                                .masks_from   = weights,
-                                               .batch_max    = cr_dataset_count(run->train) /
+                                               .batch_max    = run->train->count /
                                                             (run->config->train.accumulate * cr_comm_size(run->comm)),
-                                               .classes                 = cr_dataset_classes(run->train),
+                                               .classes                 = run->train->classes,
                                                .kernel_times_from       = from,
                                                .kernel_times_unmeasured = from && run->unmeasured,
                                                .retune                  = force,
@@ -202,28 +197,24 @@ cr_status cr_run_unfreeze(struct cr_run *run) {
     return open_loader(run);
 }
 
-/* A recipe for many epochs, run for a few. */
-static void warn_of_warmup(const struct cr_config *c) {
-    if (c->schedule.warmup_epochs <= (double)c->train.epochs) return;
-    cr_log(CR_LOG_WARN,
-           "schedule.warmup_epochs = %g is longer than the training of %" PRId64
-           " epochs: the learning rate never reaches optim.lr = %g",
-           c->schedule.warmup_epochs, c->train.epochs, c->optim.lr);
-}
-
 static cr_status open_session(struct cr_run *run, bool force) {
-    struct cr_run_state state = {0};
-    if (run->from && run->config->model.unfreeze.count) {
+    const struct cr_config *c     = run->config;
+    struct cr_run_state     state = {0};
+    if (run->from && c->model.unfreeze.count) {
         CR_TRY(cr_state_position(run->from, &run->at));
         state.epoch = epoch_of(run);
     }
-    CR_TRY(start_session(run, &state, run->from ? run->from : run->config->model.weights, run->from, force));
+    CR_TRY(start_session(run, &state, run->from ? run->from : c->model.weights, run->from, force));
     CR_TRY(load_values(run));
     CR_TRY(open_loader(run));
-    run->total_steps = run->config->train.epochs * run->at.steps_per_epoch;
-    if (run->config->train.steps) run->total_steps = CR_MIN(run->total_steps, run->config->train.steps);
+    run->total_steps = c->train.epochs * run->at.steps_per_epoch;
+    if (c->train.steps) run->total_steps = CR_MIN(run->total_steps, c->train.steps);
     cr_run_scale_lr(run);
-    warn_of_warmup(run->config);
+    if (c->schedule.warmup_epochs > (double)c->train.epochs) /* a recipe for many epochs, run for a few */
+        cr_log(CR_LOG_WARN,
+               "schedule.warmup_epochs = %g is longer than the training of %" PRId64
+               " epochs: the learning rate never reaches optim.lr = %g",
+               c->schedule.warmup_epochs, c->train.epochs, c->optim.lr);
     cr_run_prune_warn(run);
     return CR_OK;
 }
@@ -269,7 +260,7 @@ static cr_status open_run(const struct cr_config *user_config, const struct cr_t
     if (!run->from) CR_TRY(cr_state_weights_there(run->config));
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
     CR_TRY(cr_run_open_data_one_rank_at_a_time(run, open_data));
-    CR_TRY(cr_session_open_teacher(run->config, run->train, cr_dataset_classes(run->train), &run->teacher));
+    CR_TRY(cr_session_open_teacher(run->config, run->train, run->train->classes, &run->teacher));
     CR_TRY(cr_run_check_ranks_agree(run));
     CR_TRY(cr_run_check_data(run, o->force));
     CR_TRY(cr_run_check_teacher(run, o->force));

@@ -76,13 +76,6 @@ out:
     return status;
 }
 
-static cr_status write_version(struct cr_tensorboard *t) {
-    struct cr_text event = {0};
-    add_head(&event, 0);
-    cr_pb_add_string(&event, EVENT_FILE_VERSION, "brain.Event:2");
-    return write_record(t, &event);
-}
-
 /* SessionLog.status = START: events of older files at this step and later are no longer valid. */
 static cr_status write_start(struct cr_tensorboard *t, int64_t first_step) {
     struct cr_text event = {0}, log = {0};
@@ -139,6 +132,7 @@ static int64_t free_number(const char *folder) {
 
 cr_status cr_tensorboard_open(const char *folder, int64_t first_step, struct cr_tensorboard **out) {
     struct cr_tensorboard *t;
+    struct cr_text         event    = {0};
     char                   host[65] = "";
     cr_status              status;
     if (gethostname(host, sizeof host - 1) != 0 || !*host) snprintf(host, sizeof host, "localhost");
@@ -153,7 +147,9 @@ cr_status cr_tensorboard_open(const char *folder, int64_t first_step, struct cr_
         status = cr_fs_refused(t->path, "create the event file", errno);
         goto out;
     }
-    CR_TRY_OUT(write_version(t));
+    add_head(&event, 0);
+    cr_pb_add_string(&event, EVENT_FILE_VERSION, "brain.Event:2");
+    CR_TRY_OUT(write_record(t, &event));
     if (first_step > 0) CR_TRY_OUT(write_start(t, first_step));
     *out = t;
     return CR_OK;

@@ -59,11 +59,6 @@ static void stop_handlers_install(struct old_handlers *old) {
     sigaction(SIGTERM, &stop, &old->on_term);
 }
 
-static void stop_handlers_restore(const struct old_handlers *old) {
-    sigaction(SIGINT, &old->on_int, NULL);
-    sigaction(SIGTERM, &old->on_term, NULL);
-}
-
 /* ---- one update ---- */
 
 /* A program run whose result has not been read. On an asynchronous device (GPU) there is always one: the host submits
@@ -141,12 +136,6 @@ static cr_status collect(struct cr_run *run, struct loop_state *state) {
     return CR_OK;
 }
 
-/* True when RigL updates the masks after this update, which then only computes gradients: weights do not change. */
-static bool moves_weights(const struct cr_run *run) {
-    return run->prune.layers &&
-           cr_prune_step_at(run->config, run->at.step + 1, run->at.steps_per_epoch).action == CR_PRUNE_MOVE;
-}
-
 /* Runs one update from `accumulate` micro-batches: the first program assigns the gradients, the next ones add to them,
  * and the last one also updates the parameters. */
 static cr_status train_step(struct cr_run *run, struct loop_state *state) {
@@ -155,12 +144,15 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
     const int               parts = (int)c->train.accumulate;
     const int64_t           epoch = run->at.step / run->at.steps_per_epoch;
     const double            lr    = run->lr_factor * cr_schedule_lr(c, run->at.step, run->at.steps_per_epoch);
-    struct cr_step_block    block = {.lr       = moves_weights(run) ? 0 : (float)lr,
-                                     .momentum = (float)cr_schedule_momentum(c, run->at.step, run->at.steps_per_epoch),
-                                     .weight_decay = (float)c->optim.weight_decay,
-                                     .clip_norm    = (float)c->train.clip_norm,
-                                     .step         = run->at.step,
-                                     .seed         = (uint64_t)c->train.seed};
+    /* RigL updates the masks after this update, which then only computes gradients: weights do not change */
+    const bool moves =
+        run->prune.layers && cr_prune_step_at(c, run->at.step + 1, run->at.steps_per_epoch).action == CR_PRUNE_MOVE;
+    struct cr_step_block block = {.lr           = moves ? 0 : (float)lr,
+                                  .momentum     = (float)cr_schedule_momentum(c, run->at.step, run->at.steps_per_epoch),
+                                  .weight_decay = (float)c->optim.weight_decay,
+                                  .clip_norm    = (float)c->train.clip_norm,
+                                  .step         = run->at.step,
+                                  .seed         = (uint64_t)c->train.seed};
     for (int i = 0; i < parts; i++) {
         struct cr_exec *exec = s->train_exec[cr_session_program_at(s, epoch, i)];
         block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->state.batch;
@@ -256,13 +248,6 @@ static cr_status after_step(struct cr_run *run, struct loop_state *state, bool s
     return CR_OK;
 }
 
-/* Of a resumed run: repeats an evaluation that a signal may have interrupted. */
-static cr_status evaluate_again(struct cr_run *run, struct loop_state *state) {
-    if (!cr_run_evaluates_again(run, state->best.step)) return CR_OK;
-    CR_TRY(cr_state_running_mean(&run->session));
-    return evaluate(run, state);
-}
-
 /* Prunes when [prune] is due at this step, before the step's checkpoint is written. Earlier checkpoints then have
  * another number of pruned weights, so their accuracy does not count for `best` any more. */
 static cr_status prune(struct cr_run *run, struct loop_state *state) {
@@ -286,7 +271,11 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
                                             .ranks     = cr_comm_size(run->comm)};
     struct loop_state              state = {.report = report, .best = *best};
     if (!run->from) CR_TRY(prune(run, &state));
-    CR_TRY(evaluate_again(run, &state));
+    if (cr_run_evaluates_again(run,
+                               state.best.step)) { /* a signal may have interrupted it before the run was resumed */
+        CR_TRY(cr_state_running_mean(&run->session));
+        CR_TRY(evaluate(run, &state));
+    }
     cr_run_log_size(run, true);
     cr_report_resume_clock(report, 0);
     while (continues(run, &state)) {
@@ -380,7 +369,8 @@ out:
                       cr_error_message()); /* before this rank closes anything that other ranks wait for */
         cr_run_log_failed(&run, status);
     }
-    stop_handlers_restore(&old);
+    sigaction(SIGINT, &old.on_int, NULL);
+    sigaction(SIGTERM, &old.on_term, NULL);
     sigaction(SIGUSR1, &old.on_usr1, NULL);
     cr_report_close(report);
     cr_run_close(&run);

@@ -245,8 +245,8 @@ cr_status cr_bench_data(const struct cr_args *args, struct cr_text *out) {
     char size[32];
     cr_prepare_size_text(&b.options.prepare, size);
     cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %s px, CPU level %s, %lld timed batches after %d warm-up batches",
-           cr_word_data_kind(b.config->data.kind), (long long)cr_dataset_count(b.dataset), (long long)b.options.batch,
-           size, cr_cpu_text(), (long long)b.steps, WARMUP + b.options.prefetch);
+           cr_word_data_kind(b.config->data.kind), (long long)b.dataset->count, (long long)b.options.batch, size,
+           cr_cpu_text(), (long long)b.steps, WARMUP + b.options.prefetch);
     CR_TRY_OUT(time_batches(&b, &b.counts, &b.wall_ns));
     CR_TRY_OUT(time_gpu(&b));
     if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));

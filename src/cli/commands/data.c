@@ -14,29 +14,28 @@ enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20, SIDE_MAX = 8192
 
 static void json_split(const struct cr_dataset *dataset, enum cr_split split, int size, struct cr_json_writer *w) {
     cr_json_open_object(w, split == CR_SPLIT_TRAIN ? "train" : "val");
-    cr_json_put_int(w, "images", cr_dataset_count(dataset));
+    cr_json_put_int(w, "images", dataset->count);
     cr_json_put_int(w, "size", size);
-    cr_json_put_hash(w, "fingerprint", cr_dataset_fingerprint(dataset));
+    cr_json_put_hash(w, "fingerprint", dataset->fingerprint);
     cr_json_close_object(w);
 }
 
 static void json_classes(const struct cr_dataset *dataset, struct cr_json_writer *w) {
     cr_json_open_array(w, "classes");
-    for (int i = 0; i < cr_dataset_classes(dataset); i++)
-        cr_json_put_string(w, NULL, cr_dataset_class_name(dataset, i));
+    for (int i = 0; i < dataset->classes; i++) cr_json_put_string(w, NULL, dataset->class_names[i]);
     cr_json_close_array(w);
 }
 
 static void print_split(const struct cr_dataset *dataset, enum cr_split split, const struct cr_prepare *prepare,
                         bool names, struct cr_text *out) {
-    const int classes = cr_dataset_classes(dataset);
+    const int classes = dataset->classes;
     cr_text_add(out, "%-7s ", split == CR_SPLIT_TRAIN ? "train:" : "val:");
     cr_dataset_describe(dataset, out);
     char size[32];
     cr_prepare_size_text(prepare, size);
     cr_text_add(out, "; network input %s px\n", size);
     for (int i = 0; names && i < CR_MIN(classes, NAMES_SHOWN); i++)
-        cr_text_add(out, "%s%s", i ? ", " : "classes: ", cr_dataset_class_name(dataset, i));
+        cr_text_add(out, "%s%s", i ? ", " : "classes: ", dataset->class_names[i]);
     if (names) cr_text_add(out, "%s\n", classes > NAMES_SHOWN ? ", ..." : "");
 }
 
@@ -166,7 +165,7 @@ static cr_status pack_split(const struct cr_args *args, const struct cr_config *
     char                  path[CR_PATH_MAX];
     CR_TRY(find_packed(args, folder, split, path, &output));
     CR_TRY(cr_dataset_open(config, split, &dataset));
-    cr_log(CR_LOG_INFO, "packing %lld images into %s", (long long)cr_dataset_count(dataset), path);
+    cr_log(CR_LOG_INFO, "packing %lld images into %s", (long long)dataset->count, path);
     cr_status status = pack_stoppable(dataset, output.path, options, &result);
     cr_dataset_close(dataset);
     CR_TRY(status);

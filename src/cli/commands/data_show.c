@@ -72,16 +72,16 @@ static void describe(const struct cr_dataset *set, const struct cr_batch *b, int
     const int      words = cr_dataset_label_words(set);
     const int32_t *label = b->labels + n * words, *mix = b->mixes ? b->mixes + n * CR_MIX_NUMBERS : NULL;
     const bool     several = cr_dataset_labels(set, 0) != NULL;
-    for (int k = 0, first = 1; several && k < cr_dataset_classes(set); k++) {
+    for (int k = 0, first = 1; several && k < set->classes; k++) {
         if (!cr_dataset_row_has(label, k)) continue;
-        cr_text_add(out, "%s%s", first ? "" : ", ", cr_dataset_class_name(set, k));
+        cr_text_add(out, "%s%s", first ? "" : ", ", set->class_names[k]);
         first = 0;
     }
     if (several) return;
     const int32_t other = mix ? b->labels[(int64_t)mix[CR_MIX_PARTNER] * words] : *label;
     const int     part  = mix ? (int)((int64_t)mix[CR_MIX_LABEL_WEIGHT] * 100 / CR_MIX_ONE) : 100;
-    cr_text_add(out, "%s", cr_dataset_class_name(set, *label));
-    if (other != *label && part < 100) cr_text_add(out, " %d%%, %s", part, cr_dataset_class_name(set, other));
+    cr_text_add(out, "%s", set->class_names[*label]);
+    if (other != *label && part < 100) cr_text_add(out, " %d%%, %s", part, set->class_names[other]);
 }
 
 /* The pixels of a batch after crop, flip, erasing and mixing; the caller frees *out. */
@@ -165,8 +165,8 @@ static cr_status show(const struct cr_args *args, const struct cr_config *c, con
     cr_status         status;
     CR_TRY(prepare_first(c, &prep));
     /* The images of a batch do not depend on its size, but for those that are mixed with the image beside them. */
-    const int64_t                  size   = CR_MIN(c->train.batch ? c->train.batch : IMAGES_MAX, cr_dataset_count(set));
-    const int64_t                  images = lay_out(&page, &prep, CR_MIN(size, (int64_t)IMAGES_MAX));
+    const int64_t                  size    = CR_MIN(c->train.batch ? c->train.batch : IMAGES_MAX, set->count);
+    const int64_t                  images  = lay_out(&page, &prep, CR_MIN(size, (int64_t)IMAGES_MAX));
     const struct cr_loader_options options = cr_loader_options_of_training(c, &prep, CR_MIN(size, images + images % 2));
     CR_TRY(cr_loader_open(set, &options, &loader));
     CR_TRY_OUT(cr_loader_next(loader, &batch));

@@ -89,8 +89,7 @@ static cr_status open_reading(const struct cr_args *args, struct reading *r) {
             break;
         }
         CR_TRY_OUT(status);
-        cr_log(CR_LOG_INFO, "reading %lld images (%s)", (long long)cr_dataset_count(r->dataset[split]),
-               split_names[split]);
+        cr_log(CR_LOG_INFO, "reading %lld images (%s)", (long long)r->dataset[split]->count, split_names[split]);
         CR_TRY_OUT(cr_data_stat_open(r->dataset[split], (int)r->config->data.workers, &r->stat[split]));
     }
     CR_TRY_OUT(find_duplicates(r));
@@ -121,7 +120,7 @@ struct summary {
 static void count_classes(const struct cr_dataset *dataset, int64_t sample, int32_t label, int64_t *classes) {
     const int32_t *labels = cr_dataset_labels(dataset, sample);
     if (!labels) classes[label]++;
-    for (int k = 0; labels && k < cr_dataset_classes(dataset); k++) classes[k] += cr_dataset_row_has(labels, k);
+    for (int k = 0; labels && k < dataset->classes; k++) classes[k] += cr_dataset_row_has(labels, k);
 }
 
 static cr_status summarise(struct reading *r, int split, struct summary *out) {
@@ -175,11 +174,11 @@ static void print_classes(const struct reading *r, const struct summary u[SPLITS
     const int classes = r->dataset[1] ? CR_MIN(r->stat[0].classes, r->stat[1].classes) : r->stat[0].classes;
     int       width   = 5;
     for (int i = 0; i < classes; i++)
-        width = CR_MAX(width, (int)CR_MIN(strlen(cr_dataset_class_name(r->dataset[0], i)), (size_t)40));
+        width = CR_MAX(width, (int)CR_MIN(strlen(r->dataset[0]->class_names[i]), (size_t)40));
     cr_text_add(out, "\n%6s  %-*s %9s %9s\n", "label", width, "class", "train", "val");
     for (int i = 0; i < CR_MIN(classes, CLASSES_SHOWN); i++)
-        cr_text_add(out, "%6d  %-*s %9lld %9lld\n", i, width, cr_dataset_class_name(r->dataset[0], i),
-                    (long long)u[0].classes[i], r->dataset[1] ? (long long)u[1].classes[i] : 0);
+        cr_text_add(out, "%6d  %-*s %9lld %9lld\n", i, width, r->dataset[0]->class_names[i], (long long)u[0].classes[i],
+                    r->dataset[1] ? (long long)u[1].classes[i] : 0);
     if (classes > CLASSES_SHOWN) cr_text_add(out, "%6s  and %d more\n", "", classes - CLASSES_SHOWN);
 }
 
@@ -261,7 +260,7 @@ static void json_split(const struct reading *r, int split, const struct summary 
     cr_json_open_array(w, "classes");
     for (int i = 0; i < s->classes; i++) {
         cr_json_open_object(w, NULL);
-        cr_json_put_string(w, "class", cr_dataset_class_name(r->dataset[split], i));
+        cr_json_put_string(w, "class", r->dataset[split]->class_names[i]);
         cr_json_put_int(w, "images", u->classes[i]);
         cr_json_close_object(w);
     }

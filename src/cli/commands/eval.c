@@ -266,7 +266,7 @@ static cr_status start_table(struct evaluation *e, const struct cr_config *confi
 }
 
 static cr_status finish_table(struct table *t) {
-    add_unreadable(t, cr_dataset_count(t->dataset));
+    add_unreadable(t, t->dataset->count);
     CR_TRY(t->status);
     return cr_predictions_csv_finish(&t->csv);
 }
@@ -284,7 +284,7 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
     CR_TRY_OUT(cr_saved_model_add_classes(config, dataset));
     struct cr_session_options options = {
-        .eval = true, .execute = true, .keep_features = e->reject.wanted, .classes = cr_dataset_classes(dataset)};
+        .eval = true, .execute = true, .keep_features = e->reject.wanted, .classes = dataset->classes};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
@@ -295,9 +295,9 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     e->classes = session.model.classes;
     e->logits  = (struct cr_label_scores){.classes  = session.model.classes,
                                           .words    = 1,
-                                          .expected = cr_dataset_count(dataset),
+                                          .expected = dataset->count,
                                           .advice   = "leave --temperature out, or give a smaller validation set"};
-    if (e->reject.wanted) CR_TRY_OUT(cr_reject_choice_prepare(&e->reject, config, &session, cr_dataset_count(dataset)));
+    if (e->reject.wanted) CR_TRY_OUT(cr_reject_choice_prepare(&e->reject, config, &session, dataset->count));
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
     CR_TRY_OUT(e->logits_status);
     CR_TRY_OUT(cr_confusion_finish(&e->confusion));

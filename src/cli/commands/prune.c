@@ -22,12 +22,12 @@ cr_status cr_prune_open_data(const struct cr_config **local, int64_t recalibrate
     CR_TRY(cr_config_change(local, changes, count));
     if (!needed) return CR_OK;
     CR_TRY(cr_dataset_open(*local, CR_SPLIT_TRAIN, train));
-    if (cr_dataset_classes(*train) == classes)
+    if ((*train)->classes == classes)
         return cr_saved_model_number_classes(*local, *train, true, CR_CMD_GRADIENTS_BY_NUMBER);
     return cr_config_fail(*local, "data.kind",
                           "the dataset has %d classes, the network %d: --importance taylor and --recalibrate need the "
                           "data that the network was trained with",
-                          cr_dataset_classes(*train), classes);
+                          (*train)->classes, classes);
 }
 
 cr_status cr_prune_recalibrate(struct cr_session *session, const struct cr_dataset *train, int64_t batches,

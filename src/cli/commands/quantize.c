@@ -61,7 +61,7 @@ static cr_status time_batch(struct cr_session *s, double *ms) {
 
 static cr_status evaluate_float(struct quantization *q) {
     struct cr_session         session = {0};
-    struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(q->val)};
+    struct cr_session_options options = {.eval = true, .execute = true, .classes = q->val->classes};
     cr_status                 status  = cr_session_open(q->config, &options, &session);
     if (status == CR_OK) {
         cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
@@ -79,7 +79,7 @@ static cr_status evaluate_int8(struct quantization *q) {
     cr_config_close(q->int8);
     CR_TRY(cr_config_derive(&q->int8, q->config, 0, CR_CHANGES("quant.type=int8")));
     CR_TRY(cr_config_set(&q->int8, "quant.keep", q->keep.data ? q->keep.data : ""));
-    CR_TRY(cr_quantized_open(q->int8, &q->calibration, cr_dataset_classes(q->val), &q->session));
+    CR_TRY(cr_quantized_open(q->int8, &q->calibration, q->val->classes, &q->session));
     return cr_session_evaluate(&q->session, q->val, NULL, &q->scores_int8);
 }
 
@@ -117,7 +117,7 @@ static cr_status reduce_drop(struct quantization *q) {
 }
 
 static cr_status calibrate(struct quantization *q) {
-    const int64_t images = CR_MIN((int64_t)q->config->quant.images, cr_dataset_count(q->train));
+    const int64_t images = CR_MIN((int64_t)q->config->quant.images, q->train->count);
     cr_log(CR_LOG_INFO, "calibrating with %lld training images", (long long)images);
     if (images < FEW_IMAGES)
         cr_log(CR_LOG_WARN,

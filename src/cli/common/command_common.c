@@ -229,7 +229,7 @@ static void resolve_new(const char *path, char out[CR_PATH_MAX]) {
 cr_status cr_cmd_check_no_class(const struct cr_args *args, const struct cr_config *config,
                                 const struct cr_dataset *dataset, const char *out) {
     char        root[CR_PATH_MAX], path[CR_PATH_MAX], part[CR_PATH_MAX];
-    const char *name = cr_dataset_class_name(dataset, 0);
+    const char *name = dataset->class_names[0];
     if (config->data.kind != CR_DATA_FOLDER || !realpath(config->data.root, root)) return CR_OK;
     resolve_new(out, path);
     const size_t length = strlen(root);
@@ -258,10 +258,10 @@ cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *out) {
 }
 
 cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out) {
-    const int classes = cr_dataset_classes(dataset);
+    const int classes = dataset->classes;
     CR_ARENA_ALLOC(&out->arena, out->at, (size_t)classes);
     for (out->count = 0; out->count < classes; out->count++) {
-        out->at[out->count] = cr_arena_printf(&out->arena, "%s", cr_dataset_class_name(dataset, out->count));
+        out->at[out->count] = cr_arena_printf(&out->arena, "%s", dataset->class_names[out->count]);
         if (!out->at[out->count]) return CR_NO_MEMORY(64);
     }
     return CR_OK;

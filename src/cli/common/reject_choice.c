@@ -86,8 +86,8 @@ cr_status cr_reject_choice_prepare(struct cr_reject_choice *c, const struct cr_c
     CR_TRY_OUT(cr_dataset_open(config, CR_SPLIT_TRAIN, &train));
     CR_TRY_OUT(cr_saved_model_add_classes(config, train));
     CR_TRY_OUT(cr_saved_model_number_classes(config, train, true, CR_CMD_SCORES_BY_NUMBER));
-    if (cr_dataset_classes(train) != s->model.classes)
-        CR_FAIL_OUT(CR_ERR_CONFIG, "the training set has %d classes, but the network has %d", cr_dataset_classes(train),
+    if (train->classes != s->model.classes)
+        CR_FAIL_OUT(CR_ERR_CONFIG, "the training set has %d classes, but the network has %d", train->classes,
                     s->model.classes);
     CR_TRY_OUT(cr_dataset_thin(train, MEANS_IMAGES));
     c->reject.classes  = s->model.classes;

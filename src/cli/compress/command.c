@@ -91,7 +91,7 @@ static cr_status read_args(struct cr_compress *c) {
 static cr_status check_classes(const struct cr_compress *c, const struct cr_dataset *dataset) {
     struct cr_arena       arena = {0};
     struct cr_class_match match = {0};
-    const int             here  = cr_dataset_classes(dataset);
+    const int             here  = dataset->classes;
     const char          **names;
     int                   count;
     cr_status             status;
@@ -102,13 +102,13 @@ static cr_status check_classes(const struct cr_compress *c, const struct cr_data
         CR_FAIL_OUT(CR_ERR_CONFIG,
                     "the dataset has %d classes, the network %d: give the data that the network was trained with", here,
                     count);
-    CR_TRY_OUT(cr_class_match(cr_dataset_class_names(dataset), here, names, count, true, &match));
+    CR_TRY_OUT(cr_class_match(dataset->class_names, here, names, count, true, &match));
     if (match.relation == CR_CLASSES_OTHER)
         CR_FAIL_OUT(CR_ERR_CONFIG,
                     "the classes of the dataset are not those of the network: label %d is %s in the dataset and %s in "
                     "the network. Both must have the same names, in any order: give the data that the network was "
                     "trained with, or rename the classes of the dataset",
-                    match.shown, cr_dataset_class_name(dataset, match.shown), names[match.shown]);
+                    match.shown, dataset->class_names[match.shown], names[match.shown]);
 out:
     cr_class_match_free(&match);
     cr_arena_free(&arena);

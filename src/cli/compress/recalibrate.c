@@ -60,7 +60,7 @@ cr_status cr_compress_recalibrate(const struct cr_compress *c, const char *from,
     cr_status  status;
     CR_TRY_OUT(open_config(c, from, &j));
     CR_TRY_OUT(cr_dataset_open(j.config, CR_SPLIT_TRAIN, &j.train));
-    classes = cr_dataset_classes(j.train);
+    classes = j.train->classes;
     /* without a momentum the network has the statistics that it was given */
     if (j.config->model.bn_momentum > 0) CR_TRY_OUT(estimate(&j, classes));
     CR_TRY_OUT(save(&j, classes, from, to));

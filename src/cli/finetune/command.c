@@ -77,7 +77,7 @@ static int source_size(const struct cr_dataset *set) {
     enum { SAMPLES = 9 };
     double        side[SAMPLES];
     int           count = 0;
-    const int64_t total = cr_dataset_count(set);
+    const int64_t total = set->count;
     cr_error_hold();
     for (int64_t i = 0; i < SAMPLES && i < total; i++) {
         struct cr_image image;
@@ -99,9 +99,9 @@ static cr_status open_data(struct cr_finetune *f) {
     cr_status               status;
     CR_TRY_OUT(cr_dataset_open(f->given, CR_SPLIT_TRAIN, &train));
     CR_TRY_OUT(cr_dataset_open(f->given, CR_SPLIT_VAL, &val));
-    f->train   = cr_dataset_count(train);
-    f->val     = cr_dataset_count(val);
-    f->classes = cr_dataset_classes(train);
+    f->train   = train->count;
+    f->val     = val->count;
+    f->classes = train->classes;
     CR_TRY_OUT(cr_cmd_check_no_class(f->args, f->given, train, f->run));
 
     f->source_size = source_size(train);

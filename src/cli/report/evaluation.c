@@ -16,7 +16,7 @@ struct view {
 };
 
 static const char *name_of(const struct view *v, int label) {
-    return cr_dataset_class_name(v->dataset, label);
+    return v->dataset->class_names[label];
 }
 
 static double fraction(int64_t part, int64_t all) {

@@ -28,7 +28,7 @@ static int compare_classes(const void *a, const void *b, void *scores) {
 static void add_class(const struct cr_label_table *t, const struct cr_dataset *dataset, int k, struct cr_text *out) {
     const struct cr_label_counts *c = &t->counts[k];
     cr_text_add(out, "<tr>");
-    cr_page_cell(out, cr_dataset_class_name(dataset, k));
+    cr_page_cell(out, dataset->class_names[k]);
     cr_text_add(out, "<td>%lld</td><td>%lld</td>", (long long)c->images, (long long)c->predicted);
     cr_page_number(out, "%.2f %%", 100 * t->score[k].ap);
     cr_page_number(out, "%.2f %%", 100 * cr_label_precision(c));

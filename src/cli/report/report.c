@@ -133,13 +133,13 @@ static cr_status add_evaluation(const struct cr_args *args, const struct cr_repo
     }
     CR_TRY(cr_dataset_open(run->config, CR_SPLIT_VAL, &dataset));
     cr_status status = CR_OK;
-    if (cr_dataset_classes(dataset) != run->classes)
-        status = CR_FAIL(CR_ERR_CONFIG, "the dataset has %d classes, but the network has %d",
-                         cr_dataset_classes(dataset), run->classes);
+    if (dataset->classes != run->classes)
+        status = CR_FAIL(CR_ERR_CONFIG, "the dataset has %d classes, but the network has %d", dataset->classes,
+                         run->classes);
     if (status == CR_OK) status = cr_saved_model_number_classes(run->config, dataset, true, CR_CMD_SCORES_BY_NUMBER);
     if (status == CR_OK) {
-        cr_log(CR_LOG_INFO, "evaluating %lld images with %s on %s", (long long)cr_dataset_count(dataset),
-               run->step_name, session->device->caps.text);
+        cr_log(CR_LOG_INFO, "evaluating %lld images with %s on %s", (long long)dataset->count, run->step_name,
+               session->device->caps.text);
         status = evaluate(run, session, dataset, out);
     }
     cr_dataset_close(dataset);

@@ -158,13 +158,6 @@ static cr_status make_slots(struct cr_loader *loader) {
     return CR_OK;
 }
 
-static void create_mutexes(struct cr_loader *loader) {
-    pthread_mutex_init(&loader->mutex, NULL); /* with default attributes these calls cannot fail here */
-    pthread_mutex_init(&loader->corrupt_mutex, NULL);
-    pthread_cond_init(&loader->work, NULL);
-    pthread_cond_init(&loader->ready, NULL);
-}
-
 /* Called when the system refuses a thread. Batches do not depend on the number of workers, so the loader continues with
  * half of the workers that have started. The remaining ones end, because other parts of the program need threads. */
 static void keep_half(struct cr_loader *loader, int error) {
@@ -203,7 +196,10 @@ static cr_status start_workers(struct cr_loader *loader) {
 }
 
 static cr_status build(struct cr_loader *loader) {
-    create_mutexes(loader);
+    pthread_mutex_init(&loader->mutex, NULL); /* with default attributes these calls cannot fail here */
+    pthread_mutex_init(&loader->corrupt_mutex, NULL);
+    pthread_cond_init(&loader->work, NULL);
+    pthread_cond_init(&loader->ready, NULL);
     CR_TRY(make_slots(loader));
     CR_ALLOC(loader->corrupt_seen, (size_t)loader->count / 8 + 1);
     CR_ALLOC(loader->verified, (size_t)loader->count / 8 + 1);
@@ -247,17 +243,13 @@ cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loade
     return status;
 }
 
-static void stop_workers(struct cr_loader *loader) {
+void cr_loader_close(struct cr_loader *loader) {
+    if (!loader) return;
     pthread_mutex_lock(&loader->mutex);
     loader->stop = true;
     pthread_cond_broadcast(&loader->work);
     pthread_mutex_unlock(&loader->mutex);
     for (int i = 0; i < loader->started; i++) pthread_join(loader->workers[i].thread, NULL);
-}
-
-void cr_loader_close(struct cr_loader *loader) {
-    if (!loader) return;
-    stop_workers(loader);
     pthread_cond_destroy(&loader->work);
     pthread_cond_destroy(&loader->ready);
     pthread_mutex_destroy(&loader->mutex);

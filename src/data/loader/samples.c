@@ -53,7 +53,8 @@ void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t se
 
 /* ---- one sample ---- */
 
-/* Counts a corrupt image and logs it the first time that it is read. `message` is the current error of the thread. */
+/* Counts a corrupt image and logs it the first time that it is read, although each evaluation has a loader of its own.
+ * `message` is the current error of the thread. */
 static void log_corrupt(struct cr_loader *loader, int64_t sample, const char *message) {
     uint8_t bit = (uint8_t)(1u << (sample % 8));
     pthread_mutex_lock(&loader->corrupt_mutex);
@@ -61,7 +62,7 @@ static void log_corrupt(struct cr_loader *loader, int64_t sample, const char *me
     loader->corrupt_seen[sample / 8] |= bit;
     loader->corrupt_count += first_time;
     pthread_mutex_unlock(&loader->corrupt_mutex);
-    if (first_time && cr_dataset_log_once(loader->dataset, sample))
+    if (first_time && !(atomic_fetch_or(&loader->dataset->logged[sample / 8], bit) & bit))
         cr_log(CR_LOG_WARN, "skipped an image: %s", message);
 }
 

@@ -63,12 +63,6 @@ static cr_status check_entry(const struct cr_csv_list *list, const struct cr_csv
     return wrong ? CR_FAIL(CR_ERR_FORMAT, "%s:%lld: %s", list->path, (long long)e->line, wrong) : CR_OK;
 }
 
-static cr_status add_entry(struct cr_csv_list *list, const struct cr_csv_entry *e) {
-    CR_GROW(list->entry, list->count, list->capacity, 1024);
-    list->entry[list->count++] = *e;
-    return CR_OK;
-}
-
 static cr_status list_parse(struct cr_csv_list *list, const char *root, bool several) {
     char *at = list->text;
     for (int64_t line = 1; *at; line++) {
@@ -90,7 +84,8 @@ static cr_status list_parse(struct cr_csv_list *list, const char *root, bool sev
             continue;
         }
         CR_TRY(check_entry(list, &e, several));
-        CR_TRY(add_entry(list, &e));
+        CR_GROW(list->entry, list->count, list->capacity, 1024);
+        list->entry[list->count++] = e;
     }
     if (!list->count) return CR_FAIL(CR_ERR_FORMAT, "%s: lists no images; lines file,label are expected", list->path);
     return CR_OK;
@@ -156,8 +151,7 @@ static cr_status number_labels(struct cr_csv_list *list, const struct cr_dataset
     for (int64_t i = 0; i < list->count; i++) {
         struct cr_csv_entry *e = &list->entry[i];
         e->number              = cr_csv_class_of(dataset, e->label);
-        if (e->number >= 0) continue;
-        return cr_csv_fail_label(dataset, list, e, train, e->label);
+        if (e->number < 0) return cr_csv_fail_label(dataset, list, e, train, e->label);
     }
     return CR_OK;
 }

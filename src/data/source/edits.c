@@ -103,7 +103,7 @@ static cr_status check_found(const struct cr_config *config, enum cr_split split
     plain.data.exclude = plain.data.labels = "";
     cr_error_hold(); /* without the other split, its images are unknown too */
     if (cr_dataset_open(&plain, split == CR_SPLIT_TRAIN ? CR_SPLIT_VAL : CR_SPLIT_TRAIN, &other) == CR_OK)
-        for (int64_t i = 0; i < cr_dataset_count(other); i++) (void)find(e, other, i);
+        for (int64_t i = 0; i < other->count; i++) (void)find(e, other, i);
     cr_error_release();
     cr_dataset_close(other);
     missing = 0;
@@ -119,14 +119,6 @@ static cr_status check_found(const struct cr_config *config, enum cr_split split
 
 /* ---- what is left ---- */
 
-static cr_status find_label(const struct cr_dataset *dataset, const struct edits *e, const struct row *row,
-                            int32_t *out) {
-    *out = cr_dataset_class_of(dataset, row->label);
-    if (*out >= 0) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the dataset has no class %.100s; its first one is %.100s",
-                   e->table[LABELS].path, (long long)row->line, row->label, dataset->class_names[0]);
-}
-
 /* Sets the samples and labels of the dataset. *changed: the images with another label than before. */
 static cr_status apply(struct cr_dataset *dataset, struct edits *e, int64_t *changed) {
     int64_t *kept, count = 0;
@@ -138,7 +130,9 @@ static cr_status apply(struct cr_dataset *dataset, struct edits *e, int64_t *cha
         const struct row *row    = find(e, dataset, i);
         labels[i]                = before;
         if (row && row->list == EXCLUDE) continue;
-        if (row) CR_TRY(find_label(dataset, e, row, &labels[i]));
+        if (row && (labels[i] = cr_dataset_class_of(dataset, row->label)) < 0)
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the dataset has no class %.100s; its first one is %.100s",
+                           e->table[LABELS].path, (long long)row->line, row->label, dataset->class_names[0]);
         *changed += labels[i] != before;
         kept[count++] = i;
     }

@@ -230,16 +230,6 @@ struct verification {
     char                  error[1024];
 };
 
-static void note_fault(struct verification *v, int64_t image, cr_status status) {
-    pthread_mutex_lock(&v->mutex);
-    if (image < atomic_load(&v->bad)) {
-        atomic_store(&v->bad, image);
-        v->status = status;
-        cr_error_copy(v->error, sizeof v->error);
-    }
-    pthread_mutex_unlock(&v->mutex);
-}
-
 /* Images are checked in order, so that all images before a faulty one are checked. */
 static void *verify_worker(void *argument) {
     struct verification *v       = argument;
@@ -247,7 +237,14 @@ static void *verify_worker(void *argument) {
     for (int64_t i; (i = atomic_fetch_add(&v->next, 1)) < atomic_load(&v->bad);) {
         cr_status status = verify_one(v->pack, i, &scratch);
         cr_scratch_release(&scratch);
-        if (status != CR_OK) note_fault(v, i, status);
+        if (status == CR_OK) continue;
+        pthread_mutex_lock(&v->mutex);
+        if (i < atomic_load(&v->bad)) {
+            atomic_store(&v->bad, i);
+            v->status = status;
+            cr_error_copy(v->error, sizeof v->error);
+        }
+        pthread_mutex_unlock(&v->mutex);
     }
     cr_scratch_free(&scratch);
     return NULL;

@@ -301,8 +301,7 @@ cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, co
     CR_TRY(cr_pack_allowed(dataset, options));
     CR_TRY(find_form(dataset, options, &form));
     CR_ALLOC(p.item, ROUND);
-    CR_TRY_OUT(cr_pack_create(path, form, dataset->format, flags, (const char *const *)dataset->class_names,
-                              dataset->classes, &writer));
+    CR_TRY_OUT(cr_pack_create(path, form, dataset->format, flags, dataset->class_names, dataset->classes, &writer));
     CR_TRY_OUT(pack_rounds(&p, writer, &result));
     if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image can be read", path);
     struct cr_pack_writer *last = writer;

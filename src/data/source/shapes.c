@@ -75,17 +75,13 @@ static cr_status write_images(const char *folder, enum cr_split split, int64_t c
     return CR_OK;
 }
 
-static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
-    char path[PATH_MAX], text[128];
-    manifest_text(counts, text, sizeof text);
-    CR_TRY(cr_path_format(path, "%s/%s", folder, manifest_name));
-    return cr_fs_write_new(path, text, strlen(text));
-}
-
 /* Writes the whole dataset into `folder` and renames it to `root`; another process may have done this first. */
 static cr_status write_and_rename(const char *folder, const char *root, const int64_t counts[2]) {
+    char path[PATH_MAX], text[128];
     for (int s = 0; s < 2; s++) CR_TRY(write_images(folder, (enum cr_split)s, counts[s]));
-    CR_TRY(write_manifest(folder, counts));
+    manifest_text(counts, text, sizeof text);
+    CR_TRY(cr_path_format(path, "%s/%s", folder, manifest_name));
+    CR_TRY(cr_fs_write_new(path, text, strlen(text)));
     if (rename(folder, root) == 0) return CR_OK;
     int        error = errno;
     enum found found;

@@ -62,18 +62,6 @@ static void synthetic_close(struct cr_dataset *dataset) {
 static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_name, synthetic_label,
                                                     synthetic_close, NULL,           NULL};
 
-static void fill_pool(struct synthetic *s) {
-    const size_t bytes = s->image_bytes;
-    for (int p = 0; p < s->images; p++) {
-        struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)p, PURPOSE_PIXELS);
-        uint8_t      *to  = s->pool + (size_t)p * bytes;
-        for (size_t i = 0; i < bytes; i += 4) {
-            uint32_t word = cr_rng_u32(&rng);
-            for (size_t k = i; k < CR_MIN(i + 4, bytes); k++, word >>= 8) to[k] = (uint8_t)word;
-        }
-    }
-}
-
 cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     struct cr_prepare prep;
     struct synthetic *s;
@@ -97,7 +85,14 @@ cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split,
         if (!dataset->class_names[c]) return CR_NO_MEMORY(16);
     }
     CR_ALLOC(s->pool, bytes * (size_t)s->images);
-    fill_pool(s);
+    for (int p = 0; p < s->images; p++) {
+        struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)p, PURPOSE_PIXELS);
+        uint8_t      *to  = s->pool + (size_t)p * bytes;
+        for (size_t i = 0; i < bytes; i += 4) {
+            uint32_t word = cr_rng_u32(&rng);
+            for (size_t k = i; k < CR_MIN(i + 4, bytes); k++, word >>= 8) to[k] = (uint8_t)word;
+        }
+    }
     const uint64_t parts[] = {s->seed, (uint64_t)s->size, (uint64_t)split};
     dataset->fingerprint   = cr_hash_bytes(CR_HASH_START, parts, sizeof parts);
     return CR_OK;

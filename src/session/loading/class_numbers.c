@@ -21,8 +21,8 @@ cr_status cr_saved_model_names_for(const struct cr_dataset *dataset, const char 
                                    const char ***names, int *count) {
     struct cr_class_match match;
     CR_TRY(cr_saved_model_names(weights, arena, names, count));
-    if (!*count || *count != cr_dataset_classes(dataset) || !are_imagenet_names(*names, *count)) return CR_OK;
-    CR_TRY(cr_class_match(cr_dataset_class_names(dataset), *count, *names, *count, true, &match));
+    if (!*count || *count != dataset->classes || !are_imagenet_names(*names, *count)) return CR_OK;
+    CR_TRY(cr_class_match(dataset->class_names, *count, *names, *count, true, &match));
     if (match.relation == CR_CLASSES_OTHER) *count = 0;
     cr_class_match_free(&match);
     return CR_OK;
@@ -51,7 +51,7 @@ cr_status cr_saved_model_number_classes(const struct cr_config *config, struct c
     cr_status       status;
     if (config->data.kind == CR_DATA_SYNTHETIC) return CR_OK;
     CR_TRY_OUT(cr_saved_model_names_for(dataset, weights, &arena, &names, &count));
-    if (count && count != cr_dataset_classes(dataset)) goto out;
+    if (count && count != dataset->classes) goto out;
     if (count)
         CR_TRY_OUT(cr_dataset_adopt_classes(dataset, names, count, "the weights", consequence));
     else if (exact)

@@ -87,7 +87,7 @@ static cr_status run_pass(struct calibrator *c, bool count) {
     const struct cr_loader_options options =
         cr_loader_options_from(/* in random order */
                                config, CR_SPLIT_TRAIN, &c->session.prepare_eval, c->session.state.eval_batch);
-    const int64_t     limit = CR_MIN((int64_t)config->quant.images, cr_dataset_count(c->train));
+    const int64_t     limit = CR_MIN((int64_t)config->quant.images, c->train->count);
     struct cr_loader *loader;
     cr_status         status = CR_OK;
     CR_TRY(cr_loader_open(c->train, &options, &loader));
@@ -149,11 +149,8 @@ out:
 }
 
 static cr_status calibrate(struct calibrator *c, struct cr_calibration *out) {
-    const struct cr_session_options options = {.eval           = true,
-                                               .execute        = true,
-                                               .calibrate      = true,
-                                               .without_scales = true,
-                                               .classes        = cr_dataset_classes(c->train)};
+    const struct cr_session_options options = {
+        .eval = true, .execute = true, .calibrate = true, .without_scales = true, .classes = c->train->classes};
     CR_TRY(cr_session_open(c->config, &options, &c->session));
     CR_TRY(cr_model_needs_plain(&c->session.model, c->config, "quantised"));
     CR_TRY(cr_session_load_weights(&c->session, c->config->model.weights, true));
@@ -180,7 +177,7 @@ static cr_status derive(const struct cr_config *from, int64_t images, const stru
 cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train, struct cr_calibration *out) {
     struct calibrator c = {.train = train};
     *out                = (struct cr_calibration){0};
-    CR_TRY(derive(config, cr_dataset_count(train), &c.config));
+    CR_TRY(derive(config, train->count, &c.config));
     const cr_status status = calibrate(&c, out);
     cr_session_close(&c.session);
     cr_config_close(c.config);

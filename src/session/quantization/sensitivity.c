@@ -89,11 +89,11 @@ static int find_layers(struct cr_calibration *calibration, struct cr_layer_cost 
 
 cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibration *calibration,
                                const struct cr_dataset *train, struct cr_layer_cost **costs, int *count) {
-    struct comparison c      = {config, calibration, train, cr_dataset_classes(train), 0};
+    struct comparison c      = {config, calibration, train, train->classes, 0};
     struct cr_text    keep   = {0};
     float            *want   = NULL, *got;
     cr_status         status = CR_OK;
-    c.images                 = CR_MIN(SENSITIVITY_IMAGES, cr_dataset_count(train));
+    c.images                 = CR_MIN(SENSITIVITY_IMAGES, train->count);
     const int64_t elems      = c.images * c.classes;
     CR_ARENA_ALLOC(&calibration->arena, *costs, (size_t)CR_MAX(calibration->count, 1));
     CR_ALLOC_OUT(want, (size_t)elems * 2);

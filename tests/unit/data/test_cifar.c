@@ -33,9 +33,9 @@ TEST(cifar10_folder_is_found_and_checked) {
     put_cifar(tmp_path, "cifar-10-batches-bin/test_batch.bin", 10000, 1, 9);
     struct cr_dataset *set;
     REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar10", root_is(tmp_path)));
-    CHECK_INT(cr_dataset_count(set), 10000);
-    CHECK_INT(cr_dataset_classes(set), 10);
-    CHECK_STR(cr_dataset_class_name(set, 9), "truck"); /* built in: there is no batches.meta.txt */
+    CHECK_INT(set->count, 10000);
+    CHECK_INT(set->classes, 10);
+    CHECK_STR(set->class_names[9], "truck"); /* built in: there is no batches.meta.txt */
     cr_dataset_sample_name(set, 117, name, sizeof name);
     CHECK_STR(name, "test_batch.bin[117]");
     struct cr_image image;
@@ -47,7 +47,7 @@ TEST(cifar10_folder_is_found_and_checked) {
     cr_dataset_close(set);
     put_text(tmp_path, "cifar-10-batches-bin/batches.meta.txt", "a\r\nb\nc\nd\ne\nf\ng\nh\ni\nj\n\n");
     REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar10", root_is(tmp_path)));
-    CHECK_STR(cr_dataset_class_name(set, 0), "a");
+    CHECK_STR(set->class_names[0], "a");
     cr_dataset_close(set);
     put_text(tmp_path, "cifar-10-batches-bin/batches.meta.txt", "a\nb\n");
     CHECK_REFUSED(CR_ERR_FORMAT, "batches.meta.txt", "2 class names, must be 10", CR_SPLIT_VAL, "data.kind=cifar10",
@@ -70,10 +70,10 @@ TEST(cifar100_reads_fine_labels) {
     put_cifar(tmp_path, "cifar-100-binary/test.bin", 10000, 2, 42);
     OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN(CR_SPLIT_VAL, &set, "data.kind=cifar100", root_is(tmp_path)));
-    CHECK_INT(cr_dataset_classes(set), 100);
-    CHECK_STR(cr_dataset_class_name(set, 0), "apple");
-    CHECK_STR(cr_dataset_class_name(set, 99), "worm");
-    for (int c = 1; c < 100; c++) CHECK(strcmp(cr_dataset_class_name(set, c - 1), cr_dataset_class_name(set, c)) < 0);
+    CHECK_INT(set->classes, 100);
+    CHECK_STR(set->class_names[0], "apple");
+    CHECK_STR(set->class_names[99], "worm");
+    for (int c = 1; c < 100; c++) CHECK(strcmp(set->class_names[c - 1], set->class_names[c]) < 0);
     OWNED(image) image = {0};
     int32_t      label;
     REQUIRE_OK(cr_dataset_get(set, 9999, &image, &label));
@@ -94,7 +94,7 @@ TEST(cifar10_matches_the_published_data) {
     path               = formatted("%s/cifar10", test_data_dir());
     OWNED(dataset) set = NULL;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=cifar10", root_is(path)));
-    REQUIRE(cr_dataset_count(set) == 50000);
+    REQUIRE(set->count == 50000);
     int         counts[5][10] = {{0}};
     double      sum[3] = {0}, square[3] = {0};
     OWNED(text) text = {0};
@@ -117,5 +117,5 @@ TEST(cifar10_matches_the_published_data) {
     }
     cr_dataset_describe(set, &text);
     CHECK_STR(text.data, "50000 images, 10 classes, 5000 per class");
-    CHECK_STR(cr_dataset_class_name(set, 6), "frog");
+    CHECK_STR(set->class_names[6], "frog");
 }

@@ -133,20 +133,20 @@ TEST(labels_are_renumbered) {
         put_image(tmp_path, formatted("%s/%03d.png", i < 2 ? "a" : i < 5 ? "b" : "c", i), 8, 8, i + 1);
     }
     REQUIRE_OK(open_folder(&set));
-    const uint64_t fingerprint = cr_dataset_fingerprint(set);
+    const uint64_t fingerprint = set->fingerprint;
     /* a -> 2 -> 0, b -> 0 -> 1, c -> 1 -> 2, and then a -> 1, b -> 2, c -> 0 */
     REQUIRE_OK(cr_dataset_renumber(set, WANT(2, 0, 1)));
-    CHECK_STR(cr_dataset_class_name(set, 2), "a");
+    CHECK_STR(set->class_names[2], "a");
     REQUIRE_OK(cr_dataset_renumber(set, WANT(2, 0, 1)));
     static const char *const want_name[]  = {"c", "a", "b"};
     static const int64_t     want_count[] = {4, 2, 3};
     static const int         want_label[] = {1, 2, 0};
     for (int k = 0; k < 3; k++) {
-        CHECK_STR(cr_dataset_class_name(set, k), want_name[k]);
-        CHECK_INT(cr_dataset_class_counts(set)[k], want_count[k]);
+        CHECK_STR(set->class_names[k], want_name[k]);
+        CHECK_INT(set->class_counts[k], want_count[k]);
         CHECK_INT(cr_dataset_renumbered(set, k), want_label[k]);
     }
-    CHECK(cr_dataset_fingerprint(set) == fingerprint);
+    CHECK(set->fingerprint == fingerprint);
     struct cr_loader_options options = plain_options(CR_SPLIT_VAL, SAMPLES, 0);
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
     REQUIRE_OK(cr_loader_next(loader, &batch));
@@ -209,7 +209,7 @@ TEST(packed_order) {
     cr_config_close(config);
     static const int want[] = {2, 0, 1};
     for (int k = 0; k < 3; k++) {
-        CHECK_STR(cr_dataset_class_name(set, k), train[k]);
+        CHECK_STR(set->class_names[k], train[k]);
         CHECK_INT(cr_dataset_label(set, k), want[k]);
     }
 }

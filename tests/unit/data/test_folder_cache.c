@@ -46,8 +46,8 @@ static int64_t count_of(const char *root, double fraction, enum cr_split split, 
         cr_error_clear();
         return -1;
     }
-    count = cr_dataset_count(set);
-    if (fingerprint) *fingerprint = cr_dataset_fingerprint(set);
+    count = set->count;
+    if (fingerprint) *fingerprint = set->fingerprint;
     return count;
 }
 
@@ -120,7 +120,7 @@ TEST(names_are_those_of_the_folder) {
     seen = cr_alloc(2 * EACH, sizeof *seen);
     for (int split = 0; split < 2; split++) {
         REQUIRE_OK(open_set(path, 0.5, split ? CR_SPLIT_VAL : CR_SPLIT_TRAIN, &set));
-        for (int64_t i = 0; i < cr_dataset_count(set); i++) {
+        for (int64_t i = 0; i < set->count; i++) {
             set->ops->name(set, i, name, sizeof name);
             const int number = atoi(strrchr(name, '/') + 1);
             if (!strcmp(strrchr(name, '/'), "/first.jpg")) continue;

@@ -9,10 +9,10 @@ TEST(packed_images_match_the_files) {
         OWNED(dataset) a = NULL, b = NULL;
         REQUIRE_OK(OPEN((enum cr_split)split, &a, FOLDER_SET));
         REQUIRE_OK(open_packed((enum cr_split)split, &b));
-        REQUIRE(cr_dataset_count(a) == cr_dataset_count(b) && cr_dataset_classes(b) == 2);
-        CHECK_STR(cr_dataset_class_name(b, 0), "cat");
-        CHECK_STR(cr_dataset_class_name(b, 1), "dog");
-        for (int64_t i = 0; i < cr_dataset_count(a); i++) {
+        REQUIRE(a->count == b->count && b->classes == 2);
+        CHECK_STR(b->class_names[0], "cat");
+        CHECK_STR(b->class_names[1], "dog");
+        for (int64_t i = 0; i < a->count; i++) {
             OWNED(image) x = {0}, y = {0};
             int32_t      label_x, label_y;
             REQUIRE_OK(cr_dataset_get(a, i, &x, &label_x));
@@ -33,7 +33,7 @@ TEST(raw_images_prepare_as_the_files) {
     int               reduced = 0, kept = 0;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &a, FOLDER_SET));
     REQUIRE_OK(open_packed(CR_SPLIT_TRAIN, &b));
-    for (int64_t i = 0; i < cr_dataset_count(a); i++) {
+    for (int64_t i = 0; i < a->count; i++) {
         OWNED(image) x = {0}, y = {0};
         int32_t      label;
         uint8_t      from_x[14 * 14 * 3], from_y[14 * 14 * 3];

@@ -103,12 +103,6 @@ static const struct cr_dataset_ops tar_ops = {tar_fetch, tar_name, cr_folder_lab
 
 /* ---- opening ---- */
 
-static void samples_free(struct samples *s) {
-    images_free(&s->images);
-    cr_tar_set_close(&s->set);
-    cr_tar_texts_free(&s->labels);
-}
-
 static cr_status add_samples(struct samples *s, int64_t index, struct cr_tar_sample *sample) {
     struct cr_list_reader list = s->set.shard[index].list;
     while (list.at < list.end) {
@@ -301,7 +295,11 @@ static cr_status open_paths(const struct cr_config *config, enum cr_split split,
     status = fill(dataset, own, train, other->set.count && other != own ? other : NULL, paths[1].count ? 0 : fraction,
                   split);
 out:
-    for (int k = 0; k < 2; k++) samples_free(&part[k]);
+    for (int k = 0; k < 2; k++) {
+        images_free(&part[k].images);
+        cr_tar_set_close(&part[k].set);
+        cr_tar_texts_free(&part[k].labels);
+    }
     return status;
 }
 

@@ -80,15 +80,6 @@ cr_status cr_tar_set_store(const struct cr_tar_set *set) {
     return status;
 }
 
-/* The path of the list of these archives, read with these options. */
-static void find_stored(struct cr_tar_set *set) {
-    const char *key = set->options.label_key;
-    uint64_t hash   = cr_hash_bytes(CR_HASH_START ^ set->options.val.hash ^ set->options.several, key, strlen(key) + 1);
-    for (int64_t i = 0; i < set->count; i++)
-        hash = cr_hash_bytes(hash, set->shard[i].path, strlen(set->shard[i].path) + 1);
-    cr_list_path(set->list, "tar", hash);
-}
-
 /* ---- reading archives ---- */
 
 static void *index_worker(void *argument) {
@@ -149,7 +140,10 @@ cr_status cr_tar_set_open(struct cr_tar_set *set, char **path, int64_t count, co
     const bool safe = cr_list_is_safe(set->shard[0].path, &began_ns);
     for (int64_t i = 0; i < count; i++) CR_TRY(stat_shard(&set->shard[i], safe ? began_ns : 0, &recent));
     CR_TRY(cr_tar_val_labels_read(set->shard[0].path, &set->options.val));
-    if (safe) find_stored(set);
+    const char *key = set->options.label_key; /* the list is that of these archives, read with these options */
+    uint64_t hash   = cr_hash_bytes(CR_HASH_START ^ set->options.val.hash ^ set->options.several, key, strlen(key) + 1);
+    for (int64_t i = 0; i < count; i++) hash = cr_hash_bytes(hash, set->shard[i].path, strlen(set->shard[i].path) + 1);
+    if (safe) cr_list_path(set->list, "tar", hash);
     if (*set->list) CR_TRY(read_stored(set));
     if (recent) *set->list = 0;
     CR_TRY(index_missing(set));

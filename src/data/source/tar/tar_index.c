@@ -93,11 +93,6 @@ static cr_status read_inner(struct index *x, const struct cr_tar_member *m) {
     return read_members(x, m->offset, m->offset + m->bytes, name);
 }
 
-static bool is_archive(const char *path) {
-    const size_t length = strlen(path);
-    return length > 4 && path[length - 5] != '/' && !strcasecmp(path + length - 4, ".tar");
-}
-
 static cr_status read_members(struct index *x, uint64_t begin, uint64_t end, const char *inner) {
     struct {
         struct cr_tar_reader reader;
@@ -111,7 +106,9 @@ static cr_status read_members(struct index *x, uint64_t begin, uint64_t end, con
         if (m->member.kind == CR_TAR_END) break;
         if (m->member.kind == CR_TAR_SKIPPED) note(x, CR_TAR_PASSED, m->member.path, "");
         if (m->member.kind != CR_TAR_FILE) continue;
-        if (!inner && is_archive(m->member.path))
+        const char  *path   = m->member.path;
+        const size_t length = strlen(path);
+        if (!inner && length > 4 && path[length - 5] != '/' && !strcasecmp(path + length - 4, ".tar"))
             CR_TRY_OUT(read_inner(x, &m->member));
         else
             CR_TRY_OUT(add_member(x, &m->member, inner));
