@@ -19,7 +19,7 @@ struct accepted_options {
 };
 
 static bool is_accepted(const struct cr_conv_fusions *f, struct cr_op op) {
-    return cr_fuse_accepted(f->edit, f->cost_model, &op);
+    return cr_fuse_accepted(f->edit, &op);
 }
 
 /* Adds the 16-bit copy of scale_bias: library kernels read scale_bias in the type of the activations, other kernels
@@ -92,7 +92,7 @@ static void find_accepted_backward(const struct cr_conv_fusions *f, const struct
 
 static int64_t op_ps(struct cr_conv_fusions *f, struct cr_op op) {
     const double seconds_max = 1e3; /* the sum of thousands of ops fits in 64 bits */
-    const double seconds     = cr_fuse_seconds(f->edit, f->cost_model, &op);
+    const double seconds     = cr_fuse_seconds(f->edit, &op);
     return llround(1e12 * (seconds >= 0 ? fmin(seconds, seconds_max) : seconds_max));
 }
 
@@ -205,9 +205,8 @@ static void find_edge_cost(struct cr_conv_fusions *f, struct cr_fusion_candidate
     first->dy_ps[1] = op_ps(f, cr_unmasked_bn_grad_apply(f, first->apply));
 }
 
-cr_status cr_conv_fusions_find(struct cr_conv_fusions *f, struct cr_edit *edit,
-                               const struct cr_cost_model *cost_model) {
-    *f = (struct cr_conv_fusions){.edit = edit, .cost_model = cost_model};
+cr_status cr_conv_fusions_find(struct cr_conv_fusions *f, struct cr_edit *edit) {
+    *f = (struct cr_conv_fusions){.edit = edit};
     CR_TRY(cr_conv_fusions_match(f));
     for (int i = 0; i < f->candidates; i++) list_options(f, &f->candidate[i]);
     for (int i = 0; i < f->candidates; i++) find_edge_cost(f, &f->candidate[i]);
@@ -308,9 +307,9 @@ cr_status cr_conv_fusions_choose(struct cr_conv_fusions *f) {
     return status;
 }
 
-cr_status cr_pass_conv_fusions(struct cr_edit *edit, const struct cr_cost_model *cost_model) {
+cr_status cr_pass_conv_fusions(struct cr_edit *edit) {
     struct cr_conv_fusions f;
-    cr_status              status = cr_conv_fusions_find(&f, edit, cost_model);
+    cr_status              status = cr_conv_fusions_find(&f, edit);
     if (status == CR_OK) status = cr_conv_fusions_choose(&f);
     if (status == CR_OK) cr_conv_fusions_apply(&f);
     cr_conv_fusions_close(&f);

@@ -80,21 +80,19 @@ struct cr_fusion_candidate {
 };
 
 struct cr_conv_fusions {
-    struct cr_edit             *edit;       /* borrowed */
-    const struct cr_cost_model *cost_model; /* borrowed */
-    struct cr_fusion_candidate *candidate;  /* [candidates], in program order */
+    struct cr_edit             *edit;      /* borrowed */
+    struct cr_fusion_candidate *candidate; /* [candidates], in program order */
     int                         candidates;
     int64_t                     plain_ps, chosen_ps; /* total cost in picoseconds without fusion and as chosen */
 };
 
 /* The whole pass: find, choose, apply. */
-CR_MUST cr_status cr_pass_conv_fusions(struct cr_edit *edit, const struct cr_cost_model *cost_model);
+CR_MUST cr_status cr_pass_conv_fusions(struct cr_edit *edit);
 
 /* The parts of the pass. find lists the candidates with the options that the device accepts and their costs. choose
  * sets `chosen` of each candidate. apply rewrites the program; each valid choice gives the same results. close frees
  * the candidates. */
-CR_MUST cr_status cr_conv_fusions_find(struct cr_conv_fusions *fusions, struct cr_edit *edit,
-                                       const struct cr_cost_model *cost_model);
+CR_MUST cr_status cr_conv_fusions_find(struct cr_conv_fusions *fusions, struct cr_edit *edit);
 CR_MUST cr_status cr_conv_fusions_choose(struct cr_conv_fusions *fusions);
 void              cr_conv_fusions_apply(struct cr_conv_fusions *fusions);
 void              cr_conv_fusions_close(struct cr_conv_fusions *fusions);

@@ -129,7 +129,7 @@ static void match_bn_grad(const struct cr_conv_fusions *f, const struct cr_fusio
     if (sums_grad->in[CR_IN_bn_grad_sums_y] != y && sums_grad->in[CR_IN_bn_grad_sums_scale_bias] != scale_bias) return;
     if (apply_op->in[CR_IN_bn_grad_apply_y] != y && apply_op->in[CR_IN_bn_grad_apply_scale_bias] != scale_bias) return;
     struct cr_op unmasked = cr_unmasked_bn_grad_apply(f, apply);
-    if (!cr_fuse_accepted(f->edit, f->cost_model, &unmasked)) return;
+    if (!cr_fuse_accepted(f->edit, &unmasked)) return;
     e->max_fusion = CR_GRAD_FUSION_ALL;
     e->sums       = sums_op;
     e->apply      = apply;

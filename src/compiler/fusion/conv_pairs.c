@@ -70,7 +70,7 @@ static struct cr_op qconv_pair_of(const struct cr_op *first, const struct cr_op 
 }
 
 /* Joins the convolution at `root` with the one that writes its input. */
-static bool join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool join(struct cr_edit *edit, int root) {
     const struct cr_program *p      = edit->program;
     const struct cr_op      *next   = cr_fuse_op(edit, root);
     const int                writer = cr_fuse_writer(edit, next->in[X], next->kind);
@@ -79,7 +79,7 @@ static bool join(struct cr_edit *edit, const struct cr_cost_model *cost_model, i
     const struct cr_op *first = cr_fuse_op(edit, writer);
     struct cr_op        pair  = next->kind == CR_OP_conv ? conv_pair_of(first, next) : qconv_pair_of(first, next);
     pair.stream               = first->stream;
-    return cr_fuse_parts(edit, cost_model, &pair, (const int[]){writer, root}, 2, writer);
+    return cr_fuse_parts(edit, &pair, (const int[]){writer, root}, 2, writer);
 }
 
 /* The 3x3 convolution in front of a pair. */
@@ -105,13 +105,13 @@ static struct cr_op with_first(const struct cr_op *pair, const struct cr_op *fir
 }
 
 /* Joins the pair at `root` with the 3x3 convolution that writes its input. */
-static bool join_first(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool join_first(struct cr_edit *edit, int root) {
     const struct cr_op   *pair   = cr_fuse_op(edit, root);
     const enum cr_op_kind kind   = pair->kind == CR_OP_conv_pair ? CR_OP_conv : CR_OP_qconv;
     const int             writer = cr_fuse_before(edit, pair->in[CR_IN_conv_pair_x], kind, root);
     if (writer == CR_NONE || !is_first(edit->program, cr_fuse_op(edit, writer))) return false;
     const struct cr_op op = with_first(pair, cr_fuse_op(edit, writer));
-    return cr_fuse_parts(edit, cost_model, &op, (const int[]){writer, root}, 2, root);
+    return cr_fuse_parts(edit, &op, (const int[]){writer, root}, 2, root);
 }
 
 /* The convolution of a shortcut: 1x1, without ReLU. */
@@ -122,7 +122,7 @@ static bool is_shortcut(const struct cr_program *p, const struct cr_op *op) {
 }
 
 /* Joins the pair at `root` with the convolution that writes its summand. */
-static bool join_shortcut(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool join_shortcut(struct cr_edit *edit, int root) {
     const struct cr_op *pair   = cr_fuse_op(edit, root);
     const int           writer = cr_fuse_before(edit, pair->in[CR_IN_conv_pair_add], CR_OP_conv, root);
     if (writer == CR_NONE || !is_shortcut(edit->program, cr_fuse_op(edit, writer))) return false;
@@ -132,7 +132,7 @@ static bool join_shortcut(struct cr_edit *edit, const struct cr_cost_model *cost
     op.in[CR_IN_conv_pair_shortcut_x]    = conv->in[CR_IN_conv_x];
     op.in[CR_IN_conv_pair_shortcut_w]    = conv->in[CR_IN_conv_w];
     op.in[CR_IN_conv_pair_shortcut_bias] = conv->in[CR_IN_conv_bias];
-    return cr_fuse_parts(edit, cost_model, &op, (const int[]){writer, root}, 2, root);
+    return cr_fuse_parts(edit, &op, (const int[]){writer, root}, 2, root);
 }
 
 cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_model *cost_model) {

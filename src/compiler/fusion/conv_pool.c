@@ -14,7 +14,7 @@ static bool convolves(const struct cr_op *op) {
 }
 
 /* Joins the pooling at `root` with the convolution that writes its input. */
-static bool join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool join(struct cr_edit *edit, int root) {
     const struct cr_op *pool   = cr_fuse_op(edit, root);
     const int           writer = cr_fuse_before(edit, pool->in[CR_IN_maxpool_x], CR_OP_conv, root);
     if (writer == CR_NONE || !cr_fuse_is_stem_pool(pool) || !convolves(cr_fuse_op(edit, writer))) return false;
@@ -27,7 +27,7 @@ static bool join(struct cr_edit *edit, const struct cr_cost_model *cost_model, i
     op.in[CR_IN_conv_pool_w]    = conv->in[CR_IN_conv_w];
     op.in[CR_IN_conv_pool_bias] = conv->in[CR_IN_conv_bias];
     op.out[CR_OUT_conv_pool_y]  = pool->out[CR_OUT_maxpool_y];
-    return cr_fuse_parts(edit, cost_model, &op, (const int[]){writer, root}, 2, root);
+    return cr_fuse_parts(edit, &op, (const int[]){writer, root}, 2, root);
 }
 
 cr_status cr_pass_conv_pool(struct cr_program *program, const struct cr_cost_model *cost_model) {

@@ -25,7 +25,7 @@ static int trained_filter(struct cr_program *p, int w) {
 /* ---- conv -> bn_apply ---- */
 
 /* Replaces bn_scale_bias by fold_bn and bn_apply by the convolution with a bias; removes `conv`. */
-static bool fold_bn(struct cr_edit *edit, const struct cr_cost_model *cost_model, int conv, int bn, int scale_bias) {
+static bool fold_bn(struct cr_edit *edit, int conv, int bn, int scale_bias) {
     struct cr_op       fused = *cr_fuse_op(edit, conv);
     const struct cr_op from  = *cr_fuse_op(edit, scale_bias);
     struct cr_op       fold  = cr_op_make(CR_OP_fold_bn, from.layer);
@@ -43,7 +43,7 @@ static bool fold_bn(struct cr_edit *edit, const struct cr_cost_model *cost_model
     fused.in[CR_IN_conv_w]    = fold.out[CR_OUT_fold_bn_y];
     fused.in[CR_IN_conv_bias] = fold.out[CR_OUT_fold_bn_bias];
     fused.out[CR_OUT_conv_y]  = cr_fuse_op(edit, bn)->out[CR_OUT_bn_apply_y];
-    if (!cr_fuse_accepted(edit, cost_model, &fold) || !cr_fuse_accepted(edit, cost_model, &fused)) return false;
+    if (!cr_fuse_accepted(edit, &fold) || !cr_fuse_accepted(edit, &fused)) return false;
     cr_edit_remove(edit, conv);
     cr_edit_replace(edit, scale_bias, &fold);
     cr_edit_replace(edit, bn, &fused);
@@ -77,7 +77,7 @@ static cr_status find_teacher_biases(struct cr_program *p) {
 }
 
 /* A teacher's filters contain the scale already (model/teacher.h). */
-static bool fuse_teacher_bias(struct cr_edit *edit, const struct cr_cost_model *cost_model, int bn) {
+static bool fuse_teacher_bias(struct cr_edit *edit, int bn) {
     const struct cr_program *p     = edit->program;
     const struct cr_op      *apply = cr_fuse_op(edit, bn);
     char                     name[256];
@@ -88,17 +88,17 @@ static bool fuse_teacher_bias(struct cr_edit *edit, const struct cr_cost_model *
     bias_name(p, scale_bias, name);
     fused.in[CR_IN_conv_bias] = cr_tensor_find(p, name);
     fused.out[CR_OUT_conv_y]  = apply->out[CR_OUT_bn_apply_y];
-    return fused.in[CR_IN_conv_bias] != CR_NONE && cr_fuse_replace(edit, cost_model, bn, &fused, conv, CR_NONE);
+    return fused.in[CR_IN_conv_bias] != CR_NONE && cr_fuse_replace(edit, bn, &fused, conv, CR_NONE);
 }
 
-static bool fuse_bn(struct cr_edit *edit, const struct cr_cost_model *cost_model, int bn) {
+static bool fuse_bn(struct cr_edit *edit, int bn) {
     const struct cr_op *apply = cr_fuse_op(edit, bn);
     if (apply->in[CR_IN_bn_apply_add] != CR_NONE || apply->attr.bn.relu) return false;
     const int conv       = cr_fuse_before(edit, apply->in[CR_IN_bn_apply_x], CR_OP_conv, bn);
     const int scale_bias = cr_edit_private_writer(edit, apply->in[CR_IN_bn_apply_scale_bias], CR_OP_bn_scale_bias);
     return conv != CR_NONE && scale_bias != CR_NONE &&
            cr_op_uses_only(cr_fuse_op(edit, conv), 1u << CR_IN_conv_x | 1u << CR_IN_conv_w, 1u << CR_OUT_conv_y) &&
-           fold_bn(edit, cost_model, conv, bn, scale_bias);
+           fold_bn(edit, conv, bn, scale_bias);
 }
 
 /* ---- conv with a bias -> add, relu ---- */
@@ -112,7 +112,7 @@ static int conv_before(const struct cr_edit *edit, int tensor, int root) {
 
 /* Fuses op `add`, a sum, with a folded convolution that computes one of its operands. root is `add`, or the ReLU of the
  * sum, which is then fused too. A convolution with an add may take longer than a separate add. */
-static bool fuse_sum(struct cr_edit *edit, const struct cr_cost_model *cost_model, int add, int root) {
+static bool fuse_sum(struct cr_edit *edit, int add, int root) {
     const struct cr_op sum  = *cr_fuse_op(edit, add);
     const bool         relu = root != add;
     for (int side = 1; side >= 0; side--) { /* operand a first: its convolution is usually the later one */
@@ -122,28 +122,28 @@ static bool fuse_sum(struct cr_edit *edit, const struct cr_cost_model *cost_mode
         fused.in[CR_IN_conv_add] = sum.in[side ? CR_IN_add_b : CR_IN_add_a];
         fused.out[CR_OUT_conv_y] = cr_fuse_op(edit, root)->out[0];
         fused.attr.conv.relu |= relu;
-        if (cr_fuse_parts(edit, cost_model, &fused, (const int[]){conv, add, root}, relu ? 3 : 2, root)) return true;
+        if (cr_fuse_parts(edit, &fused, (const int[]){conv, add, root}, relu ? 3 : 2, root)) return true;
     }
     return false;
 }
 
-static bool fuse_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
-    return fuse_sum(edit, cost_model, root, root);
+static bool fuse_add(struct cr_edit *edit, int root) {
+    return fuse_sum(edit, root, root);
 }
 
-static bool fuse_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool fuse_relu(struct cr_edit *edit, int root) {
     const int conv = conv_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], root);
     if (conv == CR_NONE) return false;
     struct cr_op fused       = *cr_fuse_op(edit, conv);
     fused.out[CR_OUT_conv_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
     fused.attr.conv.relu     = true;
-    return cr_fuse_parts(edit, cost_model, &fused, (const int[]){conv, root}, 2, root);
+    return cr_fuse_parts(edit, &fused, (const int[]){conv, root}, 2, root);
 }
 
 /* add -> relu behind a folded convolution in one step: a kernel may support bias + add + ReLU but not bias + add. */
-static bool fuse_add_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool fuse_add_relu(struct cr_edit *edit, int root) {
     const int add = cr_fuse_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add, root);
-    return add != CR_NONE && fuse_sum(edit, cost_model, add, root);
+    return add != CR_NONE && fuse_sum(edit, add, root);
 }
 
 /* ---- the pass ---- */

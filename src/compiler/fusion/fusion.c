@@ -3,14 +3,14 @@
 
 #include <stdio.h>
 
-bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
-    return cr_accepts(cost_model, edit->program, op);
+bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_op *op) {
+    return cr_accepts(edit->cost_model, edit->program, op);
 }
 
-double cr_fuse_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
-    double seconds = cr_op_seconds(cost_model, edit->program, op);
-    if (cost_model->cost && edit->failure == CR_OK)
-        edit->failure = cost_model->cost(cost_model->self, edit->program, op, &seconds);
+double cr_fuse_seconds(struct cr_edit *edit, const struct cr_op *op) {
+    const struct cr_cost_model *model   = edit->cost_model;
+    double                      seconds = cr_op_seconds(model, edit->program, op);
+    if (model->cost && edit->failure == CR_OK) edit->failure = model->cost(model->self, edit->program, op, &seconds);
     return seconds;
 }
 
@@ -34,40 +34,36 @@ int cr_fuse_before(const struct cr_edit *edit, int tensor, enum cr_op_kind kind,
     return op != CR_NONE && cr_fuse_same_stream(edit, op, root) && cr_edit_can_move(edit, op, root) ? op : CR_NONE;
 }
 
-bool cr_fuse_parts(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *fused,
-                   const int *part, int count, int root) {
+bool cr_fuse_parts(struct cr_edit *edit, const struct cr_op *fused, const int *part, int count, int root) {
     double apart_s = 0;
-    if (!cr_fuse_accepted(edit, cost_model, fused)) return false;
-    for (int i = 0; i < count; i++) apart_s += cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, part[i]));
-    if (cr_fuse_seconds(edit, cost_model, fused) > apart_s * (1 + 1e-9) || edit->failure != CR_OK) return false;
+    if (!cr_fuse_accepted(edit, fused)) return false;
+    for (int i = 0; i < count; i++) apart_s += cr_fuse_seconds(edit, cr_fuse_op(edit, part[i]));
+    if (cr_fuse_seconds(edit, fused) > apart_s * (1 + 1e-9) || edit->failure != CR_OK) return false;
     for (int i = 0; i < count; i++)
         if (part[i] != root) cr_edit_remove(edit, part[i]);
     cr_edit_replace(edit, root, fused);
     return true;
 }
 
-bool cr_fuse_replace(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root, const struct cr_op *fused,
-                     int first, int second) {
-    if (!cr_fuse_accepted(edit, cost_model, fused)) return false;
+bool cr_fuse_replace(struct cr_edit *edit, int root, const struct cr_op *fused, int first, int second) {
+    if (!cr_fuse_accepted(edit, fused)) return false;
     if (first != CR_NONE) cr_edit_remove(edit, first);
     if (second != CR_NONE) cr_edit_remove(edit, second);
     cr_edit_replace(edit, root, fused);
     return true;
 }
 
-void cr_fuse_patterns(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_pattern *patterns,
-                      size_t count) {
+void cr_fuse_patterns(struct cr_edit *edit, const struct cr_pattern *patterns, size_t count) {
     for (size_t k = 0; k < count; k++)
         for (int i = 0; i < edit->program->ops; i++)
-            if (!edit->removed[i] && cr_fuse_op(edit, i)->kind == patterns[k].root)
-                patterns[k].fuse(edit, cost_model, i);
+            if (!edit->removed[i] && cr_fuse_op(edit, i)->kind == patterns[k].root) patterns[k].fuse(edit, i);
 }
 
 cr_status cr_fuse_pass(struct cr_program *program, const struct cr_cost_model *cost_model,
                        const struct cr_pattern *patterns, size_t count) {
     struct cr_edit edit;
-    CR_TRY(cr_edit_open(&edit, program));
-    cr_fuse_patterns(&edit, cost_model, patterns, count);
+    CR_TRY(cr_edit_open(&edit, program, cost_model));
+    cr_fuse_patterns(&edit, patterns, count);
     const cr_status status = cr_edit_finish(&edit);
     cr_edit_close(&edit);
     return status;

@@ -9,36 +9,32 @@
 #ifndef CR_FUSION_H
 #define CR_FUSION_H
 
-#include "compiler/cost_model.h"
 #include "compiler/rewrite/rewrite.h"
 
-typedef bool cr_fuse_pattern(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root);
+typedef bool cr_fuse_pattern(struct cr_edit *edit, int root);
 struct cr_pattern {
     enum cr_op_kind  root;
     cr_fuse_pattern *fuse;
 };
 
 /* Tries each pattern, one after the other, at every op of its kind. */
-void cr_fuse_patterns(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_pattern *patterns,
-                      size_t count);
+void cr_fuse_patterns(struct cr_edit *edit, const struct cr_pattern *patterns, size_t count);
 /* Runs these patterns as one pass. Returns CR_ERR_MEMORY, or the error of a measurement. */
 CR_MUST cr_status cr_fuse_pass(struct cr_program *program, const struct cr_cost_model *cost_model,
                                const struct cr_pattern *patterns, size_t count);
 
 /* Returns whether the device has a kernel for the op. */
-bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op);
+bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_op *op);
 /* Time of the op in seconds: measured where the cost model has times, else by its roofline. An error of the measurement
  * becomes edit->failure. */
-double cr_fuse_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op);
+double cr_fuse_seconds(struct cr_edit *edit, const struct cr_op *op);
 /* Replaces the ops part[0 .. count - 1] by `fused`, at the place of op `root`, which is one of them, where the device
  * has a kernel that takes no longer than theirs together. Without measured times the roofline decides: one op moves
  * fewer bytes, and as many operations are one launch less. Returns whether it has replaced them. */
-bool cr_fuse_parts(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *fused,
-                   const int *part, int count, int root);
+bool cr_fuse_parts(struct cr_edit *edit, const struct cr_op *fused, const int *part, int count, int root);
 /* Puts `fused` at the place of op `root` and removes the ops `first` and `second` (CR_NONE: none), where the device has
  * a kernel. Returns whether it has. */
-bool cr_fuse_replace(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root, const struct cr_op *fused,
-                     int first, int second);
+bool cr_fuse_replace(struct cr_edit *edit, int root, const struct cr_op *fused, int first, int second);
 /* The op with this index; valid until the edit changes the program. */
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index);
 bool                cr_fuse_same_stream(const struct cr_edit *edit, int a, int b);

@@ -18,7 +18,7 @@ static bool is_plain_bn(const struct cr_op *op) {
 }
 
 /* bn_apply -> add -> relu */
-static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool fuse_bn_add_relu(struct cr_edit *edit, int root) {
     const int add = cr_fuse_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add, root);
     if (add == CR_NONE) return false;
     const struct cr_op *add_op = cr_fuse_op(edit, add);
@@ -31,35 +31,35 @@ static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *c
         fused.in[CR_IN_bn_apply_add] = other;
         fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
         fused.attr.bn.relu           = true;
-        if (cr_fuse_replace(edit, cost_model, root, &fused, bn, add)) return true;
+        if (cr_fuse_replace(edit, root, &fused, bn, add)) return true;
     }
     return false;
 }
 
 /* bn_apply -> relu */
-static bool fuse_bn_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool fuse_bn_relu(struct cr_edit *edit, int root) {
     int bn = cr_fuse_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_bn_apply, root);
     if (bn == CR_NONE || cr_fuse_op(edit, bn)->attr.bn.relu) return false;
     struct cr_op fused           = *cr_fuse_op(edit, bn);
     fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
     fused.attr.bn.relu           = true;
-    return cr_fuse_replace(edit, cost_model, root, &fused, bn, CR_NONE);
+    return cr_fuse_replace(edit, root, &fused, bn, CR_NONE);
 }
 
 /* The other operand is the BN of the shortcut: one op applies both BNs. */
-static bool fuse_shortcut_bn(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool fuse_shortcut_bn(struct cr_edit *edit, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
     if (fused.in[CR_IN_bn_apply_add] == CR_NONE || fused.in[CR_IN_bn_apply_add_scale_bias] != CR_NONE) return false;
     int bn = cr_fuse_before(edit, fused.in[CR_IN_bn_apply_add], CR_OP_bn_apply, root);
     if (bn == CR_NONE || !is_plain_bn(cr_fuse_op(edit, bn))) return false;
     fused.in[CR_IN_bn_apply_add]            = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_x];
     fused.in[CR_IN_bn_apply_add_scale_bias] = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_scale_bias];
-    return cr_fuse_replace(edit, cost_model, root, &fused, bn, CR_NONE);
+    return cr_fuse_replace(edit, root, &fused, bn, CR_NONE);
 }
 
 /* The summand of an input gradient is the gradient of a shortcut without parameters, which has the same stride:
  * conv_grad reads the gradient of the shortcut's result, where one kernel takes less time than two. */
-static bool fuse_padded_gradient(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool fuse_padded_gradient(struct cr_edit *edit, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
     const int    pad   = cr_fuse_before(edit, fused.in[CR_IN_conv_grad_add], CR_OP_pad_shortcut_grad, root);
     if (pad == CR_NONE) return false;
@@ -71,11 +71,11 @@ static bool fuse_padded_gradient(struct cr_edit *edit, const struct cr_cost_mode
         return false;
     fused.in[CR_IN_conv_grad_add] = from;
     fused.attr.conv.add_pad_c     = shortcut->attr.conv.pad_c;
-    return cr_fuse_parts(edit, cost_model, &fused, (const int[]){root, pad}, 2, root);
+    return cr_fuse_parts(edit, &fused, (const int[]){root, pad}, 2, root);
 }
 
 /* relu_grad -> bn_grad_sums and bn_grad_apply of one BN: both apply the mask themselves. */
-static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, int root) {
     const struct cr_op *relu = cr_fuse_op(edit, root);
     int                 dx   = relu->out[CR_OUT_relu_grad_dx];
     if (!cr_edit_is_inner(edit, dx, 2)) return false;
@@ -91,7 +91,7 @@ static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_mo
         return false;
     sums.in[CR_IN_bn_grad_sums_dy] = apply.in[CR_IN_bn_grad_apply_dy] = relu->in[CR_IN_relu_grad_dy];
     sums.in[CR_IN_bn_grad_sums_y] = apply.in[CR_IN_bn_grad_apply_y] = relu->in[CR_IN_relu_grad_y];
-    if (!cr_fuse_accepted(edit, cost_model, &sums) || !cr_fuse_accepted(edit, cost_model, &apply)) return false;
+    if (!cr_fuse_accepted(edit, &sums) || !cr_fuse_accepted(edit, &apply)) return false;
     cr_edit_remove(edit, root);
     cr_edit_replace(edit, s, &sums);
     cr_edit_replace(edit, a, &apply);
@@ -127,11 +127,11 @@ static const struct cr_pattern late_patterns[] = {
 cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *cost_model) {
     struct cr_edit edit;
     CR_TRY(cr_fuse_s2d(program, cost_model));
-    CR_TRY(cr_edit_open(&edit, program));
-    cr_fuse_patterns(&edit, cost_model, patterns, CR_COUNT(patterns));
-    cr_status status = cr_pass_conv_fusions(&edit, cost_model);
+    CR_TRY(cr_edit_open(&edit, program, cost_model));
+    cr_fuse_patterns(&edit, patterns, CR_COUNT(patterns));
+    cr_status status = cr_pass_conv_fusions(&edit);
     if (status == CR_OK) {
-        cr_fuse_patterns(&edit, cost_model, late_patterns, CR_COUNT(late_patterns));
+        cr_fuse_patterns(&edit, late_patterns, CR_COUNT(late_patterns));
         status = cr_edit_finish(&edit);
     }
     cr_edit_close(&edit);
@@ -145,9 +145,9 @@ cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_
     struct cr_conv_fusions fusions = {0};
     CR_TRY(cr_program_copy(program, &copy));
     cr_status status = cr_fuse_s2d(&copy, cost_model);
-    if (status == CR_OK) status = cr_edit_open(&edit, &copy);
-    if (status == CR_OK) cr_fuse_patterns(&edit, cost_model, patterns, CR_COUNT(patterns));
-    if (status == CR_OK) status = cr_conv_fusions_find(&fusions, &edit, cost_model);
+    if (status == CR_OK) status = cr_edit_open(&edit, &copy, cost_model);
+    if (status == CR_OK) cr_fuse_patterns(&edit, patterns, CR_COUNT(patterns));
+    if (status == CR_OK) status = cr_conv_fusions_find(&fusions, &edit);
     if (status == CR_OK) status = cr_conv_fusions_choose(&fusions);
     if (status == CR_OK) cr_conv_fusions_print(&fusions, out);
     cr_conv_fusions_close(&fusions);

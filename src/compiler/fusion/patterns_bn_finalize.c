@@ -14,14 +14,13 @@ static int producer_of(const struct cr_edit *edit, int root, int sums, enum cr_o
 }
 
 /* Without measured times always, because the roofline ignores launch overhead. */
-static bool fuse_into_producer(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
-                               const struct cr_op *fused) {
-    if (cost_model->cost) return cr_fuse_parts(edit, cost_model, fused, (const int[]){producer, root}, 2, producer);
-    return cr_fuse_replace(edit, cost_model, producer, fused, root, CR_NONE);
+static bool fuse_into_producer(struct cr_edit *edit, int producer, int root, const struct cr_op *fused) {
+    if (edit->cost_model->cost) return cr_fuse_parts(edit, fused, (const int[]){producer, root}, 2, producer);
+    return cr_fuse_replace(edit, producer, fused, root, CR_NONE);
 }
 
 /* conv -> bn_finalize */
-bool cr_fuse_conv_finalize(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_conv_finalize(struct cr_edit *edit, int root) {
     const struct cr_op *finalize = cr_fuse_op(edit, root);
     int conv = producer_of(edit, root, finalize->in[CR_IN_bn_finalize_sums], CR_OP_conv, CR_OUT_conv_sums);
     if (conv == CR_NONE || finalize->out[CR_OUT_bn_finalize_scale_bias_half] != CR_NONE) return false;
@@ -35,11 +34,11 @@ bool cr_fuse_conv_finalize(struct cr_edit *edit, const struct cr_cost_model *cos
     fused.out[CR_OUT_conv_running_mean]    = finalize->out[CR_OUT_bn_finalize_running_mean];
     fused.out[CR_OUT_conv_running_var]     = finalize->out[CR_OUT_bn_finalize_running_var];
     fused.attr.conv.bn                     = finalize->attr.bn;
-    return fuse_into_producer(edit, cost_model, conv, root, &fused);
+    return fuse_into_producer(edit, conv, root, &fused);
 }
 
 /* conv_grad -> bn_grad_finalize of the same BN */
-bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, int root) {
     const struct cr_op *finalize = cr_fuse_op(edit, root);
     int                 grad = producer_of(edit, root, finalize->in[CR_IN_bn_grad_finalize_grad_sums], CR_OP_conv_grad,
                                            CR_OUT_conv_grad_grad_sums);
@@ -51,5 +50,5 @@ bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, const struct cr_cost_model
     fused.out[CR_OUT_conv_grad_dbeta]       = finalize->out[CR_OUT_bn_grad_finalize_dbeta];
     fused.out[CR_OUT_conv_grad_grad_coeffs] = finalize->out[CR_OUT_bn_grad_finalize_coeffs];
     fused.attr.conv.bn                      = finalize->attr.bn;
-    return fuse_into_producer(edit, cost_model, grad, root, &fused);
+    return fuse_into_producer(edit, grad, root, &fused);
 }

@@ -10,7 +10,7 @@
 /* ---- BN and ReLU in the max-pooling ---- */
 
 /* bn_apply with ReLU -> maxpool. Programs without gradients are left alone: fold puts the BN into the convolution. */
-bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_bn_pool(struct cr_edit *edit, int root) {
     struct cr_op fused = *cr_fuse_op(edit, root);
     int          bn    = cr_fuse_before(edit, fused.in[CR_IN_maxpool_x], CR_OP_bn_apply, root);
     if (bn == CR_NONE || fused.in[CR_IN_maxpool_scale_bias] != CR_NONE || !cr_program_trains(edit->program))
@@ -20,12 +20,12 @@ bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *cost_mode
     if (apply->out[CR_OUT_bn_apply_mask] != CR_NONE) return false;
     fused.in[CR_IN_maxpool_x]          = apply->in[CR_IN_bn_apply_x];
     fused.in[CR_IN_maxpool_scale_bias] = apply->in[CR_IN_bn_apply_scale_bias];
-    return cr_fuse_replace(edit, cost_model, root, &fused, bn, CR_NONE);
+    return cr_fuse_replace(edit, root, &fused, bn, CR_NONE);
 }
 
 /* maxpool_grad -> bn_grad_sums and bn_grad_apply, both with a recomputed mask. The sparse dx is never stored. Kernels
  * exist for the usual pooling of 3x3 with stride 2; before anti-aliased subsampling the stride is 1. */
-bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_pool_grad(struct cr_edit *edit, int root) {
     const struct cr_op *pool = cr_fuse_op(edit, root);
     int                 dx   = pool->out[CR_OUT_maxpool_grad_dx];
     if (pool->attr.conv.window != 3 || pool->attr.conv.stride != 2) return false;
@@ -58,8 +58,7 @@ bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_mo
     pool_apply.out[CR_OUT_pool_bn_grad_apply_dx]       = apply->out[CR_OUT_bn_grad_apply_dx];
     pool_sums.stream = pool_apply.stream = pool->stream;
     pool_sums.attr = pool_apply.attr = pool->attr; /* window, stride and padding of the pooling */
-    if (!cr_fuse_accepted(edit, cost_model, &pool_sums) || !cr_fuse_accepted(edit, cost_model, &pool_apply))
-        return false;
+    if (!cr_fuse_accepted(edit, &pool_sums) || !cr_fuse_accepted(edit, &pool_apply)) return false;
     cr_edit_remove(edit, root);
     cr_edit_replace(edit, s, &pool_sums);
     cr_edit_replace(edit, a, &pool_apply);
@@ -153,11 +152,11 @@ static void make_backward(struct cr_program *p, struct stem *s) {
     s->filter_grad.attr.conv.accumulate           = wgrad->attr.conv.accumulate;
 }
 
-static bool all_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct stem *s) {
-    if (!cr_fuse_accepted(edit, cost_model, &s->image) || !cr_fuse_accepted(edit, cost_model, &s->filter)) return false;
-    if (!cr_fuse_accepted(edit, cost_model, &s->s2d_conv)) return false;
+static bool all_accepted(const struct cr_edit *edit, const struct stem *s) {
+    if (!cr_fuse_accepted(edit, &s->image) || !cr_fuse_accepted(edit, &s->filter)) return false;
+    if (!cr_fuse_accepted(edit, &s->s2d_conv)) return false;
     if (s->wgrad == CR_NONE) return true;
-    return cr_fuse_accepted(edit, cost_model, &s->s2d_wgrad) && cr_fuse_accepted(edit, cost_model, &s->filter_grad);
+    return cr_fuse_accepted(edit, &s->s2d_wgrad) && cr_fuse_accepted(edit, &s->filter_grad);
 }
 
 static void rewrite(struct cr_program *p, const struct stem *s) {
@@ -173,11 +172,11 @@ static void rewrite(struct cr_program *p, const struct stem *s) {
 static cr_status fuse_stem(struct cr_program *p, const struct cr_cost_model *cost_model, int normalize) {
     struct cr_edit edit;
     struct stem    s;
-    CR_TRY(cr_edit_open(&edit, p));
+    CR_TRY(cr_edit_open(&edit, p, cost_model));
     if (find_stem(&edit, normalize, &s)) {
         make_forward(p, &s);
         if (!p->failed && s.wgrad != CR_NONE) make_backward(p, &s);
-        if (!p->failed && all_accepted(&edit, cost_model, &s)) rewrite(p, &s);
+        if (!p->failed && all_accepted(&edit, &s)) rewrite(p, &s);
     }
     cr_edit_close(&edit);
     return p->failed ? CR_NO_MEMORY((size_t)p->tensors * sizeof *p->tensor) : CR_OK;

@@ -11,7 +11,7 @@ static bool convolves(const struct cr_program *p, const struct cr_op *op) {
            op->attr.conv.pad == 3 && w->dim[1] == 7 && w->dim[2] == 7 && w->dim[3] == 3;
 }
 
-bool cr_fuse_quantized_stem(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_quantized_stem(struct cr_edit *edit, int root) {
     const struct cr_op *pool = cr_fuse_op(edit, root);
     const int           conv = cr_edit_private_writer(edit, pool->in[CR_IN_maxpool_x], CR_OP_qconv);
     if (conv == CR_NONE || !cr_fuse_is_stem_pool(pool) || !convolves(edit->program, cr_fuse_op(edit, conv)))
@@ -35,7 +35,7 @@ bool cr_fuse_quantized_stem(struct cr_edit *edit, const struct cr_cost_model *co
     op.in[CR_IN_qstem_w]      = c->in[CR_IN_qconv_w];
     op.in[CR_IN_qstem_coeffs] = c->in[CR_IN_qconv_coeffs];
     op.out[CR_OUT_qstem_y]    = pool->out[CR_OUT_maxpool_y];
-    if (!cr_fuse_replace(edit, cost_model, root, &op, quantize, conv)) return false;
+    if (!cr_fuse_replace(edit, root, &op, quantize, conv)) return false;
     cr_edit_remove(edit, normalize);
     return true;
 }

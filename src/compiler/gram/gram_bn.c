@@ -202,9 +202,8 @@ static void make_dgrad(struct cr_edit *edit, const struct cr_gram_candidate *s, 
     o->dgrad.out[CR_OUT_gram_dgrad_dx]        = op_at(edit, s->dgrad)->out[CR_OUT_conv_dgrad_dx];
 }
 
-static bool is_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op,
-                        bool present) {
-    return !present || cr_fuse_accepted(edit, cost_model, op);
+static bool is_accepted(const struct cr_edit *edit, const struct cr_op *op, bool present) {
+    return !present || cr_fuse_accepted(edit, op);
 }
 
 /* ---- strided shortcuts ---- */
@@ -282,7 +281,7 @@ static void put_ops(struct cr_edit *edit, const struct cr_gram_candidate *s, con
     if (s->dgrad != CR_NONE) cr_edit_replace(edit, s->dgrad, &o->dgrad);
 }
 
-bool cr_gram_rewrite(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_gram_candidate *s) {
+bool cr_gram_rewrite(struct cr_edit *edit, const struct cr_gram_candidate *s) {
     struct gram_ops o;
     const bool      sync = s->reduce != CR_NONE;
     make_statistics(edit, s, &o);
@@ -294,15 +293,14 @@ bool cr_gram_rewrite(struct cr_edit *edit, const struct cr_cost_model *cost_mode
     make_grad(edit, s, &o);
     if (edit->program->failed) return false;
     if (s->dgrad != CR_NONE) make_dgrad(edit, s, &o);
-    if (!is_accepted(edit, cost_model, &o.gram, true) || !is_accepted(edit, cost_model, &o.sums, sync) ||
-        !is_accepted(edit, cost_model, &o.finalize, true) || !is_accepted(edit, cost_model, &o.conv, true) ||
-        !is_accepted(edit, cost_model, &o.m, true) || !is_accepted(edit, cost_model, &o.grad_sums, sync) ||
-        !is_accepted(edit, cost_model, &o.grad, true))
+    if (!is_accepted(edit, &o.gram, true) || !is_accepted(edit, &o.sums, sync) ||
+        !is_accepted(edit, &o.finalize, true) || !is_accepted(edit, &o.conv, true) || !is_accepted(edit, &o.m, true) ||
+        !is_accepted(edit, &o.grad_sums, sync) || !is_accepted(edit, &o.grad, true))
         return false;
     const struct block_end end    = end_of(edit, s);
     const struct cr_op     behind = end.add == CR_NONE ? o.dgrad : dgrad_behind(edit, &end, &o);
-    const bool             moves  = end.add != CR_NONE && cr_fuse_accepted(edit, cost_model, &behind);
-    if (!moves && !is_accepted(edit, cost_model, &o.dgrad, s->dgrad != CR_NONE)) return false;
+    const bool             moves  = end.add != CR_NONE && cr_fuse_accepted(edit, &behind);
+    if (!moves && !is_accepted(edit, &o.dgrad, s->dgrad != CR_NONE)) return false;
     put_ops(edit, s, &o);
     if (moves) put_dgrad_behind(edit, s, &end, &behind);
     return true;

@@ -27,7 +27,6 @@ struct cr_gram_candidate {
 /* Returns whether op `conv` begins a candidate, and fills *candidate. */
 bool cr_gram_match(const struct cr_edit *edit, int conv, struct cr_gram_candidate *candidate);
 /* Rewrites the candidate when the device accepts all ops; returns whether it did. */
-bool cr_gram_rewrite(struct cr_edit *edit, const struct cr_cost_model *cost_model,
-                     const struct cr_gram_candidate *candidate);
+bool cr_gram_rewrite(struct cr_edit *edit, const struct cr_gram_candidate *candidate);
 
 #endif

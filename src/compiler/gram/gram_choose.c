@@ -54,12 +54,12 @@ static void rewrite_chosen(const struct choice *c, struct cr_edit *edit) {
     const int                ops = edit->program->ops;
     for (int i = 0; i < ops; i++)
         if (c->group_of[i] != CR_NONE && c->group[c->group_of[i]].chosen && cr_gram_match(edit, i, &candidate))
-            (void)cr_gram_rewrite(edit, c->cost_model, &candidate);
+            (void)cr_gram_rewrite(edit, &candidate);
 }
 
 static cr_status rewrite(const struct choice *c, struct cr_program *program) {
     struct cr_edit edit;
-    CR_TRY(cr_edit_open(&edit, program));
+    CR_TRY(cr_edit_open(&edit, program, c->cost_model));
     rewrite_chosen(c, &edit);
     const cr_status status = cr_edit_finish(&edit);
     cr_edit_close(&edit);
@@ -120,7 +120,7 @@ static cr_status choose_fastest(struct choice *c, const struct cr_program *progr
 static cr_status choose(struct choice *c, struct cr_program *program, enum cr_gram_mode mode) {
     struct cr_edit edit;
     bool           some;
-    CR_TRY(cr_edit_open(&edit, program));
+    CR_TRY(cr_edit_open(&edit, program, c->cost_model));
     find_candidates(c, &edit);
     cr_edit_close(&edit);
     choose_all(c, true);

@@ -15,26 +15,24 @@ static int conv_before(const struct cr_edit *edit, int tensor, int root) {
     return conv != CR_NONE && is_plain_gram_conv(cr_fuse_op(edit, conv)) ? conv : CR_NONE;
 }
 
-static bool fuse_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int conv, int add, int other,
-                      int root) {
+static bool fuse_relu(struct cr_edit *edit, int conv, int add, int other, int root) {
     struct cr_op fused       = *cr_fuse_op(edit, conv);
     fused.in[CR_IN_conv_add] = other;
     fused.out[CR_OUT_conv_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
     fused.attr.conv.relu     = true;
-    return cr_fuse_replace(edit, cost_model, root, &fused, conv, add);
+    return cr_fuse_replace(edit, root, &fused, conv, add);
 }
 
 /* Of two such convolutions (main branch and shortcut) the later one gets the sum. */
-bool cr_fuse_gram_conv(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_gram_conv(struct cr_edit *edit, int root) {
     const int x = cr_fuse_op(edit, root)->in[CR_IN_relu_x], alone = conv_before(edit, x, root);
-    if (alone != CR_NONE) return fuse_relu(edit, cost_model, alone, CR_NONE, CR_NONE, root);
+    if (alone != CR_NONE) return fuse_relu(edit, alone, CR_NONE, CR_NONE, root);
     const int add = cr_fuse_before(edit, x, CR_OP_add, root);
     if (add == CR_NONE) return false;
     const int a = cr_fuse_op(edit, add)->in[CR_IN_add_a], b = cr_fuse_op(edit, add)->in[CR_IN_add_b],
               conv_a = conv_before(edit, a, root), conv_b = conv_before(edit, b, root);
     if (a == b || (conv_a == CR_NONE && conv_b == CR_NONE)) return false;
-    return conv_a > conv_b ? fuse_relu(edit, cost_model, conv_a, add, b, root)
-                           : fuse_relu(edit, cost_model, conv_b, add, a, root);
+    return conv_a > conv_b ? fuse_relu(edit, conv_a, add, b, root) : fuse_relu(edit, conv_b, add, a, root);
 }
 
 /* ---- BN and ReLU of the input ---- */
@@ -107,20 +105,18 @@ static bool join_sums(const struct cr_edit *edit, int root, const struct cr_op *
 }
 
 /* What joining the sums to `dgrad` (see join_sums) saves; below 0: it does not pay, or is not possible. */
-static double join_saves(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root,
-                         const struct cr_op *dgrad, struct joined *j) {
-    if (dgrad->kind != CR_OP_gram_dgrad || !join_sums(edit, root, dgrad, j) ||
-        !cr_fuse_accepted(edit, cost_model, &j->dgrad) || !cr_fuse_accepted(edit, cost_model, &j->apply))
+static double join_saves(struct cr_edit *edit, int root, const struct cr_op *dgrad, struct joined *j) {
+    if (dgrad->kind != CR_OP_gram_dgrad || !join_sums(edit, root, dgrad, j) || !cr_fuse_accepted(edit, &j->dgrad) ||
+        !cr_fuse_accepted(edit, &j->apply))
         return -1;
-    const double apart_s = cr_fuse_seconds(edit, cost_model, dgrad) +
-                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j->sums)) +
-                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j->last));
-    return apart_s - cr_fuse_seconds(edit, cost_model, &j->dgrad) - cr_fuse_seconds(edit, cost_model, &j->apply);
+    const double apart_s = cr_fuse_seconds(edit, dgrad) + cr_fuse_seconds(edit, cr_fuse_op(edit, j->sums)) +
+                           cr_fuse_seconds(edit, cr_fuse_op(edit, j->last));
+    return apart_s - cr_fuse_seconds(edit, &j->dgrad) - cr_fuse_seconds(edit, &j->apply);
 }
 
 /* All readers of the BN's output read its input instead, so that the output need not exist. Only then can gram_dgrad
  * sum the gradient of this BN, which belongs to the gain. */
-bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_gram_input(struct cr_edit *edit, int root) {
     const int a = cr_fuse_op(edit, root)->in[CR_IN_gram_x], writer = cr_fuse_writer(edit, a, CR_OP_bn_apply);
     if (writer == CR_NONE || !cr_edit_is_private(edit, a)) return false;
     const struct cr_op bn = *cr_fuse_op(edit, writer);
@@ -129,14 +125,14 @@ bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_m
     int                readers = 0;
     if (!bn.attr.bn.relu || bn.in[CR_IN_bn_apply_add] != CR_NONE || bn.out[CR_OUT_bn_apply_mask] != CR_NONE)
         return false;
-    plain_s = cr_fuse_seconds(edit, cost_model, &bn);
+    plain_s = cr_fuse_seconds(edit, &bn);
     for (int k = cr_edit_next_reader(edit, a, writer); k != CR_NONE; k = cr_edit_next_reader(edit, a, k)) {
         const struct cr_op op = activated(edit, k, a, &bn);
         if (op.kind == CR_OP_COUNT || !cr_edit_can_move(edit, writer, k) || !cr_fuse_same_stream(edit, writer, k) ||
-            !cr_fuse_accepted(edit, cost_model, &op))
+            !cr_fuse_accepted(edit, &op))
             return false;
-        plain_s += cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, k));
-        fused_s += cr_fuse_seconds(edit, cost_model, &op) - CR_MAX(join_saves(edit, cost_model, k, &op, &j), 0.0);
+        plain_s += cr_fuse_seconds(edit, cr_fuse_op(edit, k));
+        fused_s += cr_fuse_seconds(edit, &op) - CR_MAX(join_saves(edit, k, &op, &j), 0.0);
         readers++;
     }
     if (readers != edit->reads[a] || fused_s > plain_s) return false;
@@ -151,10 +147,10 @@ bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_m
 
 /* ---- the ReLU mask and the BN gradient sums behind gram_dgrad ---- */
 
-bool cr_fuse_gram_dgrad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_gram_dgrad(struct cr_edit *edit, int root) {
     const struct cr_op dgrad = *cr_fuse_op(edit, root);
     struct joined      j;
-    if (join_saves(edit, cost_model, root, &dgrad, &j) < 0) return false;
+    if (join_saves(edit, root, &dgrad, &j) < 0) return false;
     cr_edit_remove(edit, j.sums);
     cr_edit_replace(edit, root, &j.dgrad);
     cr_edit_replace(edit, j.last, &j.apply);
@@ -163,7 +159,7 @@ bool cr_fuse_gram_dgrad(struct cr_edit *edit, const struct cr_cost_model *cost_m
 
 /* gram_dgrad -> add: the sum with the gradient of the other branch. Runs after the fusions that are chosen by cost,
  * because a convolution may fuse the sum together with a ReLU mask. */
-bool cr_fuse_gram_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+bool cr_fuse_gram_add(struct cr_edit *edit, int root) {
     const int operand[2] = {cr_fuse_op(edit, root)->in[CR_IN_add_a], cr_fuse_op(edit, root)->in[CR_IN_add_b]};
     for (int side = 0; side < 2; side++) {
         const int dgrad = cr_fuse_before(edit, operand[side], CR_OP_gram_dgrad, root);
@@ -172,7 +168,7 @@ bool cr_fuse_gram_add(struct cr_edit *edit, const struct cr_cost_model *cost_mod
         if (fused.in[CR_IN_gram_dgrad_add] != CR_NONE || fused.in[CR_IN_gram_dgrad_mean_rstd] != CR_NONE) continue;
         fused.in[CR_IN_gram_dgrad_add]  = operand[1 - side];
         fused.out[CR_OUT_gram_dgrad_dx] = cr_fuse_op(edit, root)->out[CR_OUT_add_y];
-        if (cr_fuse_replace(edit, cost_model, root, &fused, dgrad, CR_NONE)) return true;
+        if (cr_fuse_replace(edit, root, &fused, dgrad, CR_NONE)) return true;
     }
     return false;
 }

@@ -103,13 +103,13 @@ static struct cr_op head_of(const struct parts *m) {
     return op;
 }
 
-static bool join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int last) {
+static bool join(struct cr_edit *edit, int last) {
     struct parts m;
     if (!find(edit, last, &m) || !is_forward(edit, &m) || !is_loss_grad(&m) || !is_backward(edit, &m) ||
         !is_bn_grad(edit, &m))
         return false;
     const struct cr_op op = head_of(&m);
-    return cr_fuse_parts(edit, cost_model, &op, m.at, PARTS, last);
+    return cr_fuse_parts(edit, &op, m.at, PARTS, last);
 }
 
 cr_status cr_pass_head(struct cr_program *program, const struct cr_cost_model *cost_model) {

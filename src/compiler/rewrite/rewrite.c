@@ -17,9 +17,9 @@ static void record_writer(struct cr_edit *edit, int index) {
         if (edit->writer[ids[i]] == CR_NONE || index < edit->writer[ids[i]]) edit->writer[ids[i]] = index;
 }
 
-cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program) {
+cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program, const struct cr_cost_model *cost_model) {
     size_t tensors = (size_t)program->tensors, ops = (size_t)program->ops;
-    *edit          = (struct cr_edit){.program = program};
+    *edit          = (struct cr_edit){.program = program, .cost_model = cost_model};
     edit->writer   = cr_alloc(tensors, sizeof *edit->writer);
     edit->reads    = cr_alloc(tensors, sizeof *edit->reads);
     edit->writes   = cr_alloc(tensors, sizeof *edit->writes);

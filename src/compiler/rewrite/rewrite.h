@@ -6,19 +6,21 @@
 #ifndef CR_REWRITE_H
 #define CR_REWRITE_H
 
-#include "graph/graph.h"
+#include "compiler/cost_model.h"
 
 struct cr_edit {
-    struct cr_program *program;  /* borrowed */
-    int               *writer;   /* [tensors] first op that writes the tensor, or CR_NONE */
-    int               *reads;    /* [tensors] number of input slots that hold the tensor */
-    int               *writes;   /* [tensors] number of output slots that hold the tensor */
-    int                capacity; /* length of these three arrays */
-    bool              *removed;  /* [ops] */
-    cr_status          failure;  /* first error of cost_model->cost inside a pattern; finish returns it */
+    struct cr_program          *program;    /* borrowed */
+    const struct cr_cost_model *cost_model; /* borrowed */
+    int                        *writer;     /* [tensors] first op that writes the tensor, or CR_NONE */
+    int                        *reads;      /* [tensors] number of input slots that hold the tensor */
+    int                        *writes;     /* [tensors] number of output slots that hold the tensor */
+    int                         capacity;   /* length of these three arrays */
+    bool                       *removed;    /* [ops] */
+    cr_status                   failure;    /* first error of cost_model->cost inside a pattern; finish returns it */
 };
 /* Returns CR_ERR_MEMORY. close frees the edit but not the program, and accepts an edit whose open has failed. */
-CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program);
+CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program,
+                               const struct cr_cost_model *cost_model);
 void              cr_edit_close(struct cr_edit *edit);
 void              cr_edit_remove(struct cr_edit *edit, int op);
 void              cr_edit_replace(struct cr_edit *edit, int op, const struct cr_op *fresh);

@@ -296,7 +296,7 @@ cr_status cr_pass_bn_chains(struct cr_program *p, const struct cr_cost_model *co
     for (int i = p->hoisted + 1; i < p->ops; i++) CR_TRY(fuse_forward(p, cost_model, &i));
     CR_TRY(fuse_backward(p, cost_model, pool_limit));
     if (p->tensors == tensors) return CR_OK;
-    CR_TRY(cr_edit_open(&edit, p)); /* drops tensors that no op uses any more */
+    CR_TRY(cr_edit_open(&edit, p, cost_model)); /* drops tensors that no op uses any more */
     const cr_status status = cr_edit_finish(&edit);
     cr_edit_close(&edit);
     return status;

@@ -67,7 +67,7 @@ static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_co
     struct cr_conv_fusions j;
     int64_t                sum = -1;
     if (cr_program_copy(plain, &p) != CR_OK) return -1;
-    if (cr_edit_open(&edit, &p) == CR_OK && cr_conv_fusions_find(&j, &edit, cost_model) == CR_OK) {
+    if (cr_edit_open(&edit, &p, cost_model) == CR_OK && cr_conv_fusions_find(&j, &edit) == CR_OK) {
         for (int i = 0; i < j.candidates; i++) j.candidate[i].chosen = chosen[i];
         cr_conv_fusions_apply(&j);
         cr_conv_fusions_close(&j);
@@ -122,8 +122,8 @@ static int try_all(const struct cr_program *plain, const struct cr_cost_model *c
     struct cr_conv_fusions j;
     struct enumeration     w = {.plain = plain, .cost_model = cost_model, .j = &j};
     CHECK_STATUS(cr_program_copy(plain, &p), CR_OK);
-    CHECK_STATUS(cr_edit_open(&edit, &p), CR_OK);
-    CHECK_STATUS(cr_conv_fusions_find(&j, &edit, cost_model), CR_OK);
+    CHECK_STATUS(cr_edit_open(&edit, &p, cost_model), CR_OK);
+    CHECK_STATUS(cr_conv_fusions_find(&j, &edit), CR_OK);
     CHECK_STATUS(cr_conv_fusions_choose(&j), CR_OK);
     CHECK(j.candidates <= CANDIDATES_MAX);
     for (int i = 0; i < j.candidates; i++) w.chosen[i] = j.candidate[i].chosen;
