@@ -1,8 +1,6 @@
 /* autotune/cost_table.c: the table of kernel times. See autotune/cost_table.h. */
 #include "autotune/cost_table_internal.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 uint64_t cr_cost_hash(const char *text) { /* FNV-1a, 64 bits */

@@ -10,9 +10,6 @@
 
 #include "compiler/compiler.h"
 
-struct cr_compile_options; /* compiler/compiler.h */
-struct cr_fit_report;
-
 /* ---- passes ---- */
 
 /* Appends the gradient ops of each tensor on a path from a trainable parameter to the op with index `loss_op`. Each

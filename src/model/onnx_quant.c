@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 bool cr_onnx_is_quantized(const struct cr_onnx *x, int w) {
     const int writer = cr_program_writer(x->p, w);

@@ -3,10 +3,18 @@
  * The pass visits the forward ops from the loss to the front. Each op kind with GRAD in graph/ops.def has a function
  * grad_<op> here, which emits the gradient ops and contributes gradients to the op's inputs. A tensor that is read
  * twice gets the sum of its gradients. Nothing is emitted for tensors that do not depend on a trainable parameter. */
-#include "compiler/autodiff/backward.h"
+#include "compiler/passes.h"
 
 #include <stdio.h>
-#include <string.h>
+
+struct backward {
+    struct cr_program *p;
+    bool               accumulate;
+    float              weight, smoothing;
+    int                forward_tensors; /* tensors that existed before the pass */
+    bool              *needs_grad;      /* [tensors] the tensor depends on a trainable parameter */
+    int               *grad;            /* [tensors] its gradient so far, or CR_NONE */
+};
 
 /* ---- helpers ---- */
 
@@ -21,12 +29,17 @@ static void gradient_name(const struct backward *b, int tensor, char name[256]) 
     snprintf(name, 256, b->grad[tensor] == CR_NONE ? "d.%s" : "d.%s.2", b->p->tensor[tensor].name);
 }
 
-/* Adds a POOL tensor for the gradient of `tensor`, with its shape and type. */
+/* Adds a POOL tensor with the shape and type of `tensor`. */
+static int tensor_like(struct backward *b, int tensor, const char *name) {
+    const struct cr_tensor like = b->p->tensor[tensor];
+    return cr_tensor_add(b->p, name, like.dtype, CR_REGION_POOL, like.dim[0], like.dim[1], like.dim[2], like.dim[3]);
+}
+
+/* Adds the gradient of `tensor`. */
 static int gradient_new(struct backward *b, int tensor) {
     char name[256];
     gradient_name(b, tensor, name);
-    struct cr_tensor like = b->p->tensor[tensor];
-    return cr_tensor_add(b->p, name, like.dtype, CR_REGION_POOL, like.dim[0], like.dim[1], like.dim[2], like.dim[3]);
+    return tensor_like(b, tensor, name);
 }
 
 /* Adds `gradient` to the gradient of `tensor`; emits an add when the tensor has a gradient already. */
@@ -220,13 +233,49 @@ static void grad_drop(struct backward *b, const struct cr_op *op, int dy) {
     grad_simple(b, op, CR_OP_drop, dy, CR_NONE);
 }
 
+/* Both ops have these operands in the same slots. */
+_Static_assert((int)CR_IN_distill_logits == (int)CR_IN_distill_grad_logits &&
+                   (int)CR_IN_distill_labels == (int)CR_IN_distill_grad_labels &&
+                   (int)CR_IN_distill_teacher == (int)CR_IN_distill_grad_teacher,
+               "distill and its gradient");
+
+/* The op distill that reads the logits; CR_NONE: none. */
+static int distill_of(const struct cr_program *p, int logits) {
+    for (int i = 0; i < p->ops; i++)
+        if (p->op[i].kind == CR_OP_distill && p->op[i].in[CR_IN_distill_logits] == logits) return i;
+    return CR_NONE;
+}
+
+/* dy is the gradient of the logits by the loss. Returns its sum with the gradient by op `distill`. The teacher's tensors
+ * have no gradient. */
+static int grad_distill(struct backward *b, int distill, int dy) {
+    struct cr_program *p       = b->p;
+    const struct cr_op forward = p->op[distill];
+    struct cr_op       g       = cr_op_make(CR_OP_distill_grad, forward.layer);
+    const int          logits  = forward.in[CR_IN_distill_logits];
+    char               name[256];
+    g.in[CR_IN_distill_grad_logits]  = logits;
+    g.in[CR_IN_distill_grad_labels]  = forward.in[CR_IN_distill_labels];
+    g.in[CR_IN_distill_grad_state]   = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
+    g.in[CR_IN_distill_grad_teacher] = forward.in[CR_IN_distill_teacher];
+    g.in[CR_IN_distill_grad_dy]      = dy;
+    g.attr                           = forward.attr;
+    g.attr.distill.weight *= b->weight;
+    snprintf(name, sizeof name, "d.%s.distilled", p->tensor[logits].name);
+    g.out[CR_OUT_distill_grad_dx] = tensor_like(b, logits, name);
+    cr_emit(p, &g, "");
+    return g.out[CR_OUT_distill_grad_dx];
+}
+
 static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
-    struct cr_program *p = b->p;
+    struct cr_program *p       = b->p;
+    const int          logits  = op->in[CR_IN_loss_logits];
+    const int          distill = distill_of(p, logits);
     char               name[256];
     (void)dy; /* the loss is where gradients start */
-    if (!needs_grad(b, op->in[CR_IN_loss_logits])) return;
+    if (!needs_grad(b, logits)) return;
     struct cr_op g                      = cr_op_make(CR_OP_loss_grad, op->layer);
-    g.in[CR_IN_loss_grad_logits]        = op->in[CR_IN_loss_logits];
+    g.in[CR_IN_loss_grad_logits]        = logits;
     g.in[CR_IN_loss_grad_labels]        = op->in[CR_IN_loss_labels];
     g.in[CR_IN_loss_grad_state]         = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
     g.in[CR_IN_loss_grad_mixes]         = op->in[CR_IN_loss_mixes];
@@ -234,10 +283,10 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
     g.attr.loss                         = op->attr.loss;
     g.attr.loss.smoothing               = b->smoothing;
     g.attr.loss.weight                  = b->weight;
-    g.attr.loss.weight *= cr_grad_label_weight(b, op->in[CR_IN_loss_logits]);
-    gradient_name(b, op->in[CR_IN_loss_logits], name);
+    if (distill != CR_NONE) g.attr.loss.weight *= 1 - p->op[distill].attr.distill.weight;
+    gradient_name(b, logits, name);
     const int dx = tensor_of(p, cr_emit(p, &g, name), 0);
-    contribute(b, op->in[CR_IN_loss_logits], cr_grad_distill(b, op->in[CR_IN_loss_logits], dx));
+    contribute(b, logits, distill == CR_NONE || p->failed ? dx : grad_distill(b, distill, dx));
 }
 
 /* ---- the pass ---- */

@@ -3,25 +3,15 @@
 
 #include <stdio.h>
 
-/* The letters of an option, such as "SPW+". */
-struct letters {
-    char text[16];
-};
-
-static struct letters letters_of(const struct cr_fusion_option *o) {
-    static const char *const grad_fusion[] = {"", "+", "D"};
-    struct letters           letters;
-    snprintf(letters.text, sizeof letters.text, "%s%s%s%s%s%s", o->s ? "S" : "", o->p ? "P" : "", o->w ? "W" : "",
-             grad_fusion[o->d], o->b ? "B" : "", o->joint ? "J" : "");
-    return letters;
-}
-
 static void print_candidate(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, struct cr_text *out) {
-    const struct cr_fusion_option *o       = &s->option[s->chosen];
-    const struct cr_op            *conv    = cr_fuse_op(f->edit, s->conv);
-    const struct letters           letters = letters_of(o);
+    static const char *const       grad_fusion[] = {"", "+", "D"};
+    const struct cr_fusion_option *o             = &s->option[s->chosen];
+    const struct cr_op            *conv          = cr_fuse_op(f->edit, s->conv);
+    char                           letters[16]; /* such as "SPW+" */
+    snprintf(letters, sizeof letters, "%s%s%s%s%s%s", o->s ? "S" : "", o->p ? "P" : "", o->w ? "W" : "",
+             grad_fusion[o->d], o->b ? "B" : "", o->joint ? "J" : "");
     cr_text_add(out, "%-28s %-8s %8d %12.2f %12.2f\n", conv->layer >= 0 ? f->edit->program->layer[conv->layer] : "?",
-                *letters.text ? letters.text : "-", s->options, 1e-6 * (double)s->option[0].ps, 1e-6 * (double)o->ps);
+                *letters ? letters : "-", s->options, 1e-6 * (double)s->option[0].ps, 1e-6 * (double)o->ps);
 }
 
 static const char legend[] =

@@ -19,10 +19,11 @@ _Static_assert((int)X == (int)CR_IN_qconv_x && (int)W == (int)CR_IN_qconv_w && (
                "slots of conv and qconv");
 _Static_assert((int)CR_IN_conv_pair_x == (int)CR_IN_qconv_pair_x, "slots of conv_pair and qconv_pair");
 
-static bool is_pointwise(const struct cr_program *p, const struct cr_op *op) {
+/* A convolution of window x window and stride 1 that keeps the size of the image. */
+static bool has_window(const struct cr_program *p, const struct cr_op *op, int window) {
     const struct cr_conv_attr *a = &op->attr.conv;
     const struct cr_tensor    *w = &p->tensor[op->in[W]];
-    return w->dim[1] == 1 && w->dim[2] == 1 && a->stride == 1 && a->pad == 0 && a->relu;
+    return w->dim[1] == window && w->dim[2] == window && a->stride == 1 && a->pad == window / 2;
 }
 
 /* Of inference programs with folded batch norms; `add`: the convolution adds a tensor. */
@@ -37,8 +38,9 @@ static bool is_unsigned_qconv(const struct cr_program *p, const struct cr_op *op
            (op->in[CR_IN_qconv_add] >= 0) == add;
 }
 
-static bool suits(const struct cr_program *p, const struct cr_op *op, bool add) {
-    return is_pointwise(p, op) && (op->kind == CR_OP_conv ? is_plain_conv(op, add) : is_unsigned_qconv(p, op, add));
+static bool suits(const struct cr_program *p, const struct cr_op *op, int window, bool add) {
+    return has_window(p, op, window) && op->attr.conv.relu &&
+           (op->kind == CR_OP_conv ? is_plain_conv(op, add) : is_unsigned_qconv(p, op, add));
 }
 
 static struct cr_op conv_pair_of(const struct cr_op *first, const struct cr_op *next) {
@@ -74,20 +76,12 @@ static bool join(struct cr_edit *edit, int root) {
     const struct cr_program *p      = edit->program;
     const struct cr_op      *next   = cr_fuse_op(edit, root);
     const int                writer = cr_fuse_writer(edit, next->in[X], next->kind);
-    if (writer == CR_NONE || !suits(p, next, false) || !suits(p, cr_fuse_op(edit, writer), true)) return false;
+    if (writer == CR_NONE || !suits(p, next, 1, false) || !suits(p, cr_fuse_op(edit, writer), 1, true)) return false;
     if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move_up(edit, root, writer)) return false;
     const struct cr_op *first = cr_fuse_op(edit, writer);
     struct cr_op        pair  = next->kind == CR_OP_conv ? conv_pair_of(first, next) : qconv_pair_of(first, next);
     pair.stream               = first->stream;
     return cr_fuse_parts(edit, &pair, (const int[]){writer, root}, 2, writer);
-}
-
-/* The 3x3 convolution in front of a pair. */
-static bool is_first(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_conv_attr *a = &op->attr.conv;
-    const struct cr_tensor    *w = &p->tensor[op->in[W]];
-    return w->dim[1] == 3 && w->dim[2] == 3 && a->stride == 1 && a->pad == 1 && a->relu &&
-           (op->kind == CR_OP_conv ? is_plain_conv(op, false) : is_unsigned_qconv(p, op, false));
 }
 
 static struct cr_op with_first(const struct cr_op *pair, const struct cr_op *first) {
@@ -109,25 +103,19 @@ static bool join_first(struct cr_edit *edit, int root) {
     const struct cr_op   *pair   = cr_fuse_op(edit, root);
     const enum cr_op_kind kind   = pair->kind == CR_OP_conv_pair ? CR_OP_conv : CR_OP_qconv;
     const int             writer = cr_fuse_before(edit, pair->in[CR_IN_conv_pair_x], kind, root);
-    if (writer == CR_NONE || !is_first(edit->program, cr_fuse_op(edit, writer))) return false;
+    if (writer == CR_NONE || !suits(edit->program, cr_fuse_op(edit, writer), 3, false)) return false;
     const struct cr_op op = with_first(pair, cr_fuse_op(edit, writer));
     return cr_fuse_parts(edit, &op, (const int[]){writer, root}, 2, root);
 }
 
-/* The convolution of a shortcut: 1x1, without ReLU. */
-static bool is_shortcut(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_conv_attr *a = &op->attr.conv;
-    const struct cr_tensor    *w = &p->tensor[op->in[W]];
-    return w->dim[1] == 1 && w->dim[2] == 1 && a->stride == 1 && a->pad == 0 && !a->relu && is_plain_conv(op, false);
-}
-
-/* Joins the pair at `root` with the convolution that writes its summand. */
+/* Joins the pair at `root` with the convolution of the shortcut, 1x1 without ReLU, that writes its summand. */
 static bool join_shortcut(struct cr_edit *edit, int root) {
     const struct cr_op *pair   = cr_fuse_op(edit, root);
     const int           writer = cr_fuse_before(edit, pair->in[CR_IN_conv_pair_add], CR_OP_conv, root);
-    if (writer == CR_NONE || !is_shortcut(edit->program, cr_fuse_op(edit, writer))) return false;
-    const struct cr_op *conv             = cr_fuse_op(edit, writer);
-    struct cr_op        op               = *pair;
+    const struct cr_op *conv   = writer == CR_NONE ? NULL : cr_fuse_op(edit, writer);
+    if (!conv || !has_window(edit->program, conv, 1) || conv->attr.conv.relu || !is_plain_conv(conv, false))
+        return false;
+    struct cr_op op                      = *pair;
     op.in[CR_IN_conv_pair_add]           = CR_NONE;
     op.in[CR_IN_conv_pair_shortcut_x]    = conv->in[CR_IN_conv_x];
     op.in[CR_IN_conv_pair_shortcut_w]    = conv->in[CR_IN_conv_w];

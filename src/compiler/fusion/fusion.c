@@ -34,6 +34,18 @@ int cr_fuse_before(const struct cr_edit *edit, int tensor, enum cr_op_kind kind,
     return op != CR_NONE && cr_fuse_same_stream(edit, op, root) && cr_edit_can_move(edit, op, root) ? op : CR_NONE;
 }
 
+bool cr_fuse_bn_grad(const struct cr_edit *edit, int root, int dy, int *sums, int *apply) {
+    if (!cr_edit_is_inner(edit, dy, 2)) return false;
+    *sums  = cr_edit_next_reader(edit, dy, root);
+    *apply = *sums == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dy, *sums);
+    if (*apply == CR_NONE) return false;
+    const struct cr_op *s = cr_fuse_op(edit, *sums), *a = cr_fuse_op(edit, *apply);
+    return s->kind == CR_OP_bn_grad_sums && a->kind == CR_OP_bn_grad_apply && s->in[CR_IN_bn_grad_sums_dy] == dy &&
+           a->in[CR_IN_bn_grad_apply_dy] == dy && s->in[CR_IN_bn_grad_sums_x] == a->in[CR_IN_bn_grad_apply_x] &&
+           cr_fuse_same_stream(edit, root, *sums) && cr_fuse_same_stream(edit, root, *apply) &&
+           cr_edit_can_move(edit, root, *apply);
+}
+
 bool cr_fuse_parts(struct cr_edit *edit, const struct cr_op *fused, const int *part, int count, int root) {
     double apart_s = 0;
     if (!cr_fuse_accepted(edit, fused)) return false;

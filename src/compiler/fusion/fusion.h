@@ -43,6 +43,9 @@ bool                cr_fuse_same_stream(const struct cr_edit *edit, int a, int b
 int cr_fuse_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind);
 /* The op of this kind that writes `tensor` for one reader only, and can run at the later op `root`; else CR_NONE. */
 int cr_fuse_before(const struct cr_edit *edit, int tensor, enum cr_op_kind kind, int root);
+/* Finds bn_grad_sums and bn_grad_apply of one BN that are the only readers of `dy`, an output of op `root`, and behind
+ * which `root` can run. */
+bool cr_fuse_bn_grad(const struct cr_edit *edit, int root, int dy, int *sums, int *apply);
 /* Adds a transient with the type and shape of the op's output `slot`, named <name of tensor like>.<suffix>. Returns its
  * id, or CR_NONE when an allocation fails. */
 int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int like, const char *suffix);

@@ -77,18 +77,10 @@ static bool fuse_padded_gradient(struct cr_edit *edit, int root) {
 /* relu_grad -> bn_grad_sums and bn_grad_apply of one BN: both apply the mask themselves. */
 static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, int root) {
     const struct cr_op *relu = cr_fuse_op(edit, root);
-    int                 dx   = relu->out[CR_OUT_relu_grad_dx];
-    if (!cr_edit_is_inner(edit, dx, 2)) return false;
-    int s = cr_edit_next_reader(edit, dx, root), a = s == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, s);
-    if (a == CR_NONE || cr_fuse_op(edit, s)->kind != CR_OP_bn_grad_sums ||
-        cr_fuse_op(edit, a)->kind != CR_OP_bn_grad_apply)
-        return false;
+    int                 s, a;
+    if (!cr_fuse_bn_grad(edit, root, relu->out[CR_OUT_relu_grad_dx], &s, &a)) return false;
     struct cr_op sums = *cr_fuse_op(edit, s), apply = *cr_fuse_op(edit, a);
-    if (sums.in[CR_IN_bn_grad_sums_dy] != dx || apply.in[CR_IN_bn_grad_apply_dy] != dx) return false;
-    if (sums.in[CR_IN_bn_grad_sums_x] != apply.in[CR_IN_bn_grad_apply_x]) return false;
     if (sums.in[CR_IN_bn_grad_sums_y] != CR_NONE || apply.in[CR_IN_bn_grad_apply_y] != CR_NONE) return false;
-    if (!cr_fuse_same_stream(edit, root, s) || !cr_fuse_same_stream(edit, root, a) || !cr_edit_can_move(edit, root, a))
-        return false;
     sums.in[CR_IN_bn_grad_sums_dy] = apply.in[CR_IN_bn_grad_apply_dy] = relu->in[CR_IN_relu_grad_dy];
     sums.in[CR_IN_bn_grad_sums_y] = apply.in[CR_IN_bn_grad_apply_y] = relu->in[CR_IN_relu_grad_y];
     if (!cr_fuse_accepted(edit, &sums) || !cr_fuse_accepted(edit, &apply)) return false;

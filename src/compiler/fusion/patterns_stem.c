@@ -4,9 +4,6 @@
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* ---- BN and ReLU in the max-pooling ---- */
 
 /* bn_apply with ReLU -> maxpool. Programs without gradients are left alone: fold puts the BN into the convolution. */
@@ -27,20 +24,12 @@ bool cr_fuse_bn_pool(struct cr_edit *edit, int root) {
  * exist for the usual pooling of 3x3 with stride 2; before anti-aliased subsampling the stride is 1. */
 bool cr_fuse_pool_grad(struct cr_edit *edit, int root) {
     const struct cr_op *pool = cr_fuse_op(edit, root);
-    int                 dx   = pool->out[CR_OUT_maxpool_grad_dx];
+    int                 s, a;
     if (pool->attr.conv.window != 3 || pool->attr.conv.stride != 2) return false;
-    if (!cr_edit_is_inner(edit, dx, 2)) return false;
-    int s = cr_edit_next_reader(edit, dx, root), a = s == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, s);
-    if (a == CR_NONE) return false;
+    if (!cr_fuse_bn_grad(edit, root, pool->out[CR_OUT_maxpool_grad_dx], &s, &a)) return false;
     const struct cr_op *sums = cr_fuse_op(edit, s), *apply = cr_fuse_op(edit, a);
-    if (sums->kind != CR_OP_bn_grad_sums || apply->kind != CR_OP_bn_grad_apply) return false;
-    if (sums->in[CR_IN_bn_grad_sums_dy] != dx || apply->in[CR_IN_bn_grad_apply_dy] != dx) return false;
-    int x = sums->in[CR_IN_bn_grad_sums_x], scale_bias = sums->in[CR_IN_bn_grad_sums_scale_bias];
-    if (scale_bias == CR_NONE || scale_bias != apply->in[CR_IN_bn_grad_apply_scale_bias] ||
-        x != apply->in[CR_IN_bn_grad_apply_x])
-        return false;
-    if (!cr_fuse_same_stream(edit, root, s) || !cr_fuse_same_stream(edit, root, a) || !cr_edit_can_move(edit, root, a))
-        return false;
+    int                 x = sums->in[CR_IN_bn_grad_sums_x], scale_bias = sums->in[CR_IN_bn_grad_sums_scale_bias];
+    if (scale_bias == CR_NONE || scale_bias != apply->in[CR_IN_bn_grad_apply_scale_bias]) return false;
 
     struct cr_op pool_sums                             = cr_op_make(CR_OP_pool_bn_grad_sums, sums->layer),
                  pool_apply                            = cr_op_make(CR_OP_pool_bn_grad_apply, apply->layer);

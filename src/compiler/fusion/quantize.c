@@ -11,8 +11,6 @@
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
 
-#include <stdio.h>
-
 /* A convolution or dense layer and the ops behind it that become one qconv; op indices, CR_NONE: absent. */
 struct match {
     int  root;       /* the last of the ops that are replaced, where qconv is placed */
@@ -78,21 +76,15 @@ static bool filter_is_quantized(const struct pass *a, int w) {
 
 /* Follows the ops behind the convolution with output m->y and BN `bn`. */
 static void follow(const struct pass *a, int bn, struct match *m) {
-    m->root       = bn;
-    m->y          = op_at(a, bn)->out[CR_OUT_bn_apply_y];
-    const int add = only_reader(a, m->y, CR_OP_add);
-    if (add != CR_NONE) {
-        const int other =
-            op_at(a, add)->in[CR_IN_add_a] == m->y ? op_at(a, add)->in[CR_IN_add_b] : op_at(a, add)->in[CR_IN_add_a];
-        const int relu = only_reader(a, op_at(a, add)->out[CR_OUT_add_y], CR_OP_relu);
-        if (!source_of(a, other) || relu == CR_NONE) return;
-        m->add  = other;
-        m->root = relu;
-    } else {
-        const int relu = only_reader(a, m->y, CR_OP_relu);
-        if (relu == CR_NONE) return;
-        m->root = relu;
-    }
+    m->root                   = bn;
+    m->y                      = op_at(a, bn)->out[CR_OUT_bn_apply_y];
+    const int           add   = only_reader(a, m->y, CR_OP_add);
+    const struct cr_op *sum   = add != CR_NONE ? op_at(a, add) : NULL;
+    const int           relu  = only_reader(a, sum ? sum->out[CR_OUT_add_y] : m->y, CR_OP_relu);
+    const int           other = sum ? sum->in[sum->in[CR_IN_add_a] == m->y ? CR_IN_add_b : CR_IN_add_a] : CR_NONE;
+    if (relu == CR_NONE || (sum && !source_of(a, other))) return;
+    m->add  = other;
+    m->root = relu;
     m->relu = true;
     m->y    = op_at(a, m->root)->out[CR_OUT_relu_y];
 }

@@ -20,8 +20,6 @@
  * sparsity pattern only; their kernels gather the weights, and the measured time includes the gather. */
 #include "compiler/fusion/sparsify.h"
 
-#include <stdio.h>
-
 /* ---- sparsity patterns ---- */
 
 static int64_t count_nonzeros(const struct cr_param_store *store, const struct cr_param *q) {

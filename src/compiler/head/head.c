@@ -9,7 +9,6 @@
  * distillation, or with sums over ranks between these ops stays as it is. */
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
-#include "graph/loss.h"
 
 enum part { APPLY, POOL, DENSE, ZERO, LOSS, LOSS_GRAD, WGRAD, BGRAD, DGRAD, POOL_GRAD, RELU_GRAD, FINALIZE, PARTS };
 static const enum cr_op_kind kinds[PARTS] = {CR_OP_bn_apply,     CR_OP_avgpool,     CR_OP_dense,

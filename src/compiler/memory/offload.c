@@ -9,9 +9,6 @@
  * about offloading. */
 #include "compiler/memory/offload.h"
 
-#include <stdio.h>
-#include <string.h>
-
 struct rewrite {
     struct cr_program                *p;
     const struct cr_cost_model       *cost_model;

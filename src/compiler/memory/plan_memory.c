@@ -9,9 +9,6 @@
 #include "compiler/schedule/streams.h"
 #include "compiler/uses.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct plan {
     struct cr_program         *p;
     struct cr_stream_interval *live;

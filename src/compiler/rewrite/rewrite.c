@@ -1,8 +1,6 @@
 /* compiler/rewrite/rewrite.c: edits a program in place and compacts it at the end. */
 #include "compiler/rewrite/rewrite.h"
 
-#include <string.h>
-
 /* Adds `sign` to the reader and writer counts of the op's operands. */
 static void count_operands(struct cr_edit *edit, const struct cr_op *op, int sign) {
     int ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);

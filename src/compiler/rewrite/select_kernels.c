@@ -4,7 +4,6 @@
 #include "compiler/passes.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* Names the workspace after the op's first output. The op index keeps the names of two ops with one output apart (zero
  * and loss both write the metrics). */

@@ -7,7 +7,6 @@
 #include "compiler/passes.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { LAST_FRACTION = 8 }; /* the last bucket has at most 1/8 of bucket_bytes */
 
