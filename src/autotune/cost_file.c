@@ -37,10 +37,9 @@ static void read_file(struct cr_cost_table *c, bool verbose) {
     char       *text   = NULL;
     const char *why    = NULL;
     size_t      length = 0;
-    bool        other_device;
     if (!c->path[0] || access(c->path, F_OK) != 0) return; /* first run on this device */
     cr_status status = cr_file_read(c->path, FILE_BYTES_MAX, &text, &length);
-    if (status == CR_OK) status = cr_cost_read_text(c, text, length, CR_COST_FILE, &why, &other_device);
+    if (status == CR_OK) status = cr_cost_read_text(c, text, length, CR_COST_FILE, &why);
     if (status != CR_OK && verbose) cr_log(CR_LOG_INFO, "%s; kernels are timed again", cr_error_message());
     if (why && verbose) cr_log(CR_LOG_INFO, "%s is ignored: %s; kernels are timed again", c->path, why);
     if (status != CR_OK) cr_error_clear();
@@ -188,11 +187,10 @@ cr_status cr_cost_table_load(struct cr_device *device, const char *path, struct 
     char       *text   = NULL;
     const char *why    = NULL;
     size_t      length = 0;
-    bool        other_device;
     CR_TRY(cr_cost_table_open(device, "", out));
     (*out)->offline  = true;
     cr_status status = cr_file_read(path, FILE_BYTES_MAX, &text, &length);
-    if (status == CR_OK) status = cr_cost_read_text(*out, text, length, CR_COST_FILE, &why, &other_device);
+    if (status == CR_OK) status = cr_cost_read_text(*out, text, length, CR_COST_FILE, &why);
     cr_free(text);
     if (status == CR_OK && why) status = CR_FAIL(CR_ERR_FORMAT, "%s: %s", path, why);
     if (status == CR_OK) return CR_OK;

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char cr_cost_other_device[] = "it was made for another device, library or version";
+
 static const char    first_words[]   = "cresnet kernel times 6";
 static const char    program_words[] = "; cresnet ", damaged[] = "a line is cut off or damaged";
 static const int64_t NS_MAX = 100000000000; /* 100 s, so that sums of thousands of entries fit into 64 bits */
@@ -181,18 +183,16 @@ static bool header_fits(const struct cr_cost_table *c, const char *header, enum 
     return source == CR_COST_CHECKPOINT ? same_device(header, c->identity) : strcmp(header, c->identity) == 0;
 }
 
-static cr_status read_text(struct reader *r, char *text, size_t length, bool *other_device) {
+static cr_status read_text(struct reader *r, char *text, size_t length) {
     const bool whole = cut_checksum(text, &length);
     r->why           = "its first line is not \"cresnet kernel times 6\"";
     char *end        = strchr(text, '\n');
     if (!end) return CR_OK;
     *end       = 0;
     char *rest = text, *words = next_field(&rest);
-    if (!words) return CR_OK;
-    if (strcmp(words, first_words) != 0) return CR_OK;
-    *other_device = !header_fits(r->table, rest, r->source);
-    r->why        = "it was made for another device, library or version";
-    if (*other_device) return CR_OK;
+    if (!words || strcmp(words, first_words) != 0) return CR_OK;
+    r->why = cr_cost_other_device;
+    if (!header_fits(r->table, rest, r->source)) return CR_OK;
     r->why = damaged;
     if (!whole) return CR_OK;
     r->why = strlen(end + 1) + (size_t)(end + 1 - text) == length ? NULL : "there are zero bytes in it";
@@ -200,11 +200,10 @@ static cr_status read_text(struct reader *r, char *text, size_t length, bool *ot
 }
 
 cr_status cr_cost_read_text(struct cr_cost_table *c, char *text, size_t length, enum cr_cost_source source,
-                            const char **why, bool *other_device) {
+                            const char **why) {
     struct reader r      = {.table = c, .source = source};
     const int     before = c->entries;
-    *other_device        = false;
-    cr_status status     = read_text(&r, text, length, other_device);
+    cr_status     status = read_text(&r, text, length);
     *why                 = r.why;
     if (status == CR_OK && !r.why && r.missing) {
         *why = cr_arena_printf(&c->arena, "it names the kernel %s, which this version no longer has", r.missing);
@@ -245,16 +244,15 @@ cr_status cr_cost_table_text(const struct cr_cost_table *c, char **out) {
 cr_status cr_cost_table_load_fixed(struct cr_cost_table *c, const char *text, size_t length, const char *from) {
     const int   before = c->entries;
     const char *why;
-    bool        other_device;
     CR_ASSERT(!c->queried); /* an answer must not change later */
     char *copy = cr_alloc(length + 1, 1);
     if (!copy) return CR_NO_MEMORY(length);
     memcpy(copy, text, length);
-    cr_status status = cr_cost_read_text(c, copy, length, CR_COST_CHECKPOINT, &why, &other_device);
+    cr_status status = cr_cost_read_text(c, copy, length, CR_COST_CHECKPOINT, &why);
     cr_free(copy);
     CR_TRY(status);
     c->fixed = c->entries - before;
-    if (other_device)
+    if (why == cr_cost_other_device)
         return CR_FAIL(CR_ERR_DEVICE,
                        "%s: its kernels were chosen on another device or with other libraries; this device is \"%s\"",
                        from, c->identity);

@@ -127,10 +127,10 @@ int cr_sharing_after(struct cr_cost_table *costs);
 /* Sets costs->identity. */
 CR_MUST cr_status cr_cost_make_identity(struct cr_cost_table *costs);
 /* Adds all entries of `text`, which is modified. If the text has an error, no entry is added and *why says what is
- * wrong; otherwise *why is NULL. *other_device is true when the text was made for another device, library or version.
- */
+ * wrong, cr_cost_other_device when the text was made for another device, library or version; otherwise *why is NULL. */
 CR_MUST cr_status cr_cost_read_text(struct cr_cost_table *costs, char *text, size_t length, enum cr_cost_source source,
-                                    const char **why, bool *other_device);
+                                    const char **why);
+extern const char cr_cost_other_device[];
 void              cr_cost_add_header(const struct cr_cost_table *costs, struct cr_text *out);
 void cr_cost_add_line(const struct cr_cost_table *costs, const struct cr_cost_entry *entry, struct cr_text *out);
 void cr_cost_add_checksum(struct cr_text *out);

@@ -232,25 +232,10 @@ static cr_status time_separated(const struct stopwatch *w, int runs, bool with_o
 static cr_status time_with_graph(const struct stopwatch *w, struct cr_measure_memory *scratch, double lower_s,
                                  double *seconds) {
     const int runs = (int)CR_MIN(CR_MAX(graph_s / CR_MAX(lower_s, shortest_s), 1.0), (double)RUNS_MAX);
-    double   *gap  = &scratch->gap_s[runs - 1];
-    double    only_gap;
-    if (*gap == 0) {
-        CR_TRY(time_separated(w, runs, false, GAP_ROUNDS, &only_gap)); /* independent of the op */
-        *gap = only_gap;
-    }
+    double   *gap  = &scratch->gap_s[runs - 1]; /* independent of the op */
+    if (*gap == 0) CR_TRY(time_separated(w, runs, false, GAP_ROUNDS, gap));
     CR_TRY(time_separated(w, runs, true, w->rounds, seconds));
     *seconds = CR_MAX(*seconds - *gap, shortest_s);
-    return CR_OK;
-}
-
-/* Times one launch between two events. *lower_s is the part that is certainly work of the device: the remaining
- * time may be the time that the host needs to enqueue. */
-static cr_status time_once(const struct stopwatch *w, double *seconds, double *lower_s) {
-    const int64_t start = cr_time_ns();
-    CR_TRY(enqueue(w, NULL));
-    const double enqueue_s = (double)(cr_time_ns() - start) * 1e-9;
-    CR_TRY(wait_for(w, seconds));
-    *lower_s = CR_MAX(*seconds - enqueue_s, 0.0);
     return CR_OK;
 }
 
@@ -260,7 +245,6 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
     struct stopwatch w = {.device = device, .kernel = kernel, .rounds = scratch->shared_device ? MORE_ROUNDS : ROUNDS};
     const double     factor = scratch->shared_device ? shared_prune : prune_factor;
     struct cr_call   call;
-    double           lower_s;
     size_t           workspace = 0;
     void            *prepared  = NULL;
     cr_status        status    = CR_OK;
@@ -272,7 +256,11 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
     CR_TRY_OUT(async->event_create(device, &w.from));
     CR_TRY_OUT(async->event_create(device, &w.to));
     CR_TRY_OUT(time_launch(&w, NULL, seconds)); /* warm-up: loads the kernel */
-    CR_TRY_OUT(time_once(&w, seconds, &lower_s));
+    const int64_t start = cr_time_ns();
+    CR_TRY_OUT(enqueue(&w, NULL));
+    const double enqueue_s = (double)(cr_time_ns() - start) * 1e-9;
+    CR_TRY_OUT(wait_for(&w, seconds));
+    const double lower_s = CR_MAX(*seconds - enqueue_s, 0.0); /* certainly work of the device */
     if (best > 0 && lower_s >= factor * best + event_margin_s) goto out;
     CR_TRY_OUT(*seconds < long_s ? time_with_graph(&w, scratch, lower_s, seconds) : time_without_graph(&w, seconds));
 out:

@@ -6,13 +6,11 @@
 static void add_slot(struct cr_text *out, const struct cr_program *p, const struct cr_op *op, const char *name,
                      int id) {
     if (id < 0) return;
-    const struct cr_tensor *t = &p->tensor[id];
-    if (op->kind == CR_OP_conv && name == cr_op_info(op->kind)->in_name[CR_IN_conv_packed]) {
-        cr_text_add(out, " %s", name); /* its length follows from the pattern, whose density is in the signature */
-        return;
-    }
-    cr_text_add(out, " %s=%s[%lld,%lld,%lld,%lld]", name, cr_dtype_name(t->dtype), (long long)t->dim[0],
-                (long long)t->dim[1], (long long)t->dim[2], (long long)t->dim[3]);
+    cr_text_add(out, " %s", name);
+    if (op->kind == CR_OP_conv && name == cr_op_info(op->kind)->in_name[CR_IN_conv_packed])
+        return; /* its length follows from the pattern, whose density is in the signature */
+    cr_text_add(out, "=");
+    cr_tensor_add_shape(&p->tensor[id], out);
 }
 
 /* The density has two digits, so that a network with a similar pattern uses the same times. */

@@ -6,7 +6,6 @@
 #define CR_COST_MODEL_H
 
 #include "graph/graph.h"
-#include "graph/kernel_traits.h"
 
 /* What the kernels of a device say about an op: the same whether times are measured or computed. Each callback gets
  * `self`; NULL: see its comment. */

@@ -16,7 +16,6 @@
 #define CR_DEVICE_KERNEL_H
 
 #include "graph/graph.h"
-#include "graph/kernel_traits.h"
 
 /* Values that the host sets before each step and that kernels read while they run. */
 struct cr_step_block {

@@ -86,6 +86,13 @@ enum cr_stream {
 };
 const char *cr_stream_name(enum cr_stream stream);
 
+/* What a kernel states about itself in plain data, so that passes, which know no devices, read it too: a value in the row
+ * of the kernel, and a line in the pass that asks cr_device_view.traits for it. */
+struct cr_kernel_traits {
+    bool any_stream;   /* a collective that may run on the compute stream */
+    bool sparse_cores; /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
+};
+
 /* ---- attributes of ops ---- */
 
 struct cr_bn_attr {
@@ -247,6 +254,8 @@ struct cr_tensor {
 /* 1 PiB: more than any machine has, and sums of such sizes cannot overflow 64 bits. */
 #define CR_TENSOR_BYTES_MAX ((size_t)1 << 50)
 int64_t cr_tensor_elems(const struct cr_tensor *tensor);
+/* Appends type and shape: "f32[128,32,32,16]". */
+void cr_tensor_add_shape(const struct cr_tensor *tensor, struct cr_text *out);
 /* Returns whether two tensors, whose offsets are set, share bytes. */
 static inline bool cr_tensors_overlap(const struct cr_tensor *a, const struct cr_tensor *b) {
     return a->region == b->region && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;

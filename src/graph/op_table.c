@@ -64,6 +64,11 @@ int64_t cr_tensor_elems(const struct cr_tensor *t) {
     return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
 }
 
+void cr_tensor_add_shape(const struct cr_tensor *t, struct cr_text *out) {
+    cr_text_add(out, "%s[%lld,%lld,%lld,%lld]", cr_dtype_name(t->dtype), (long long)t->dim[0], (long long)t->dim[1],
+                (long long)t->dim[2], (long long)t->dim[3]);
+}
+
 /* ---- one op ---- */
 
 struct cr_op cr_op_make(enum cr_op_kind kind, int layer) {

@@ -111,6 +111,11 @@ size_t cr_param_store_buffer_offset(const struct cr_param_store *store, enum cr_
     return offset;
 }
 
+size_t cr_param_store_offset(const struct cr_param_store *store, enum cr_param_buffer buffer, int param) {
+    const size_t size = cr_dtype_bytes(cr_param_store_buffer_dtype(store, buffer));
+    return cr_param_store_buffer_offset(store, buffer) + (param < 0 ? 0 : (size_t)store->param[param].offset * size);
+}
+
 size_t cr_param_store_bytes(const struct cr_param_store *store) {
     return cr_param_store_buffer_offset(store, CR_BUFFERS);
 }

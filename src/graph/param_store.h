@@ -109,9 +109,10 @@ int cr_param_store_find(const struct cr_param_store *store, const char *name);
 /* Returns the index of the filters of the first convolution, or CR_NONE. */
 int           cr_param_store_first_filter(const struct cr_param_store *store);
 enum cr_dtype cr_param_store_buffer_dtype(const struct cr_param_store *store, enum cr_param_buffer buffer);
-/* Offset of a buffer in the STORE region in bytes, a multiple of 256; its size in bytes, 0 when the store has no such
- * buffer; the size of the whole region in bytes. */
+/* Offset of a buffer in the STORE region in bytes, a multiple of 256; that of a parameter in it (CR_NONE: of the buffer
+ * itself); the buffer's size in bytes, 0 when the store has no such buffer; the size of the whole region in bytes. */
 size_t cr_param_store_buffer_offset(const struct cr_param_store *store, enum cr_param_buffer buffer);
+size_t cr_param_store_offset(const struct cr_param_store *store, enum cr_param_buffer buffer, int param);
 size_t cr_param_store_buffer_bytes(const struct cr_param_store *store, enum cr_param_buffer buffer);
 size_t cr_param_store_bytes(const struct cr_param_store *store);
 bool   cr_param_is_running(enum cr_param_role role);

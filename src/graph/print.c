@@ -1,14 +1,6 @@
 /* graph/print.c: prints a program. See graph/graph.h. */
 #include "graph/graph.h"
 
-static void print_tensor(const struct cr_program *p, int id, bool with_shape, struct cr_text *out) {
-    const struct cr_tensor *t = &p->tensor[id];
-    cr_text_add(out, "%s", t->name);
-    if (!with_shape) return;
-    cr_text_add(out, " %s[%lld,%lld,%lld,%lld]", cr_dtype_name(t->dtype), (long long)t->dim[0], (long long)t->dim[1],
-                (long long)t->dim[2], (long long)t->dim[3]);
-}
-
 /* Attributes of a convolution that also finalizes the sums of a BN. */
 static void print_bn(const struct cr_op *op, struct cr_text *out) {
     const struct cr_bn_attr *a = &op->attr.conv.bn;
@@ -125,16 +117,13 @@ static void print_operands(const struct cr_program *p, const struct cr_op *op, s
     const char              *sep  = "";
     for (int s = 0; s < info->outs; s++) {
         if (op->out[s] < 0) continue;
-        cr_text_add(out, "%s", sep);
-        print_tensor(p, op->out[s], true, out);
+        cr_text_add(out, "%s%s ", sep, p->tensor[op->out[s]].name);
+        cr_tensor_add_shape(&p->tensor[op->out[s]], out);
         sep = ", ";
     }
     cr_text_add(out, " =");
-    for (int s = 0; s < info->ins; s++) {
-        if (op->in[s] < 0) continue;
-        cr_text_add(out, " %s:", info->in_name[s]);
-        print_tensor(p, op->in[s], false, out);
-    }
+    for (int s = 0; s < info->ins; s++)
+        if (op->in[s] >= 0) cr_text_add(out, " %s:%s", info->in_name[s], p->tensor[op->in[s]].name);
     print_attributes(op, out);
 }
 

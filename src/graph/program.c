@@ -98,13 +98,6 @@ int cr_tensor_find(const struct cr_program *p, const char *name) {
     return CR_NONE;
 }
 
-static int store_buffer_tensor(struct cr_program *p, enum cr_param_buffer buffer, const char *name) {
-    size_t        bytes = cr_param_store_buffer_bytes(p->store, buffer);
-    enum cr_dtype dtype = cr_param_store_buffer_dtype(p->store, buffer);
-    int64_t       elems = (int64_t)(bytes / cr_dtype_bytes(dtype));
-    return cr_tensor_add(p, name, dtype, CR_REGION_STORE, 1, 1, 1, CR_MAX(elems, 1));
-}
-
 int cr_tensor_store_find(const struct cr_program *p, enum cr_param_buffer buffer, int param) {
     for (int i = 0; i < p->tensors; i++)
         if (p->tensor[i].buffer == (int)buffer && p->tensor[i].param == param) return i;
@@ -121,18 +114,14 @@ int cr_tensor_store(struct cr_program *p, enum cr_param_buffer buffer, int param
         snprintf(name, sizeof name, "%s", p->store->param[param].name);
     else
         snprintf(name, sizeof name, "%s.%s", cr_param_buffer_name(buffer), p->store->param[param].name);
-    size_t offset = cr_param_store_buffer_offset(p->store, buffer);
-    if (param == CR_NONE) {
-        id = store_buffer_tensor(p, buffer, name);
-    } else {
-        CR_ASSERT(buffer != CR_BUFFER_MASK);
-        const struct cr_param *q     = &p->store->param[param];
-        enum cr_dtype          dtype = cr_param_store_buffer_dtype(p->store, buffer);
-        id = cr_tensor_add(p, name, dtype, CR_REGION_STORE, q->dim[0], q->dim[1], q->dim[2], q->dim[3]);
-        offset += (size_t)q->offset * cr_dtype_bytes(dtype);
-    }
+    CR_ASSERT(param == CR_NONE || buffer != CR_BUFFER_MASK);
+    const enum cr_dtype dtype    = cr_param_store_buffer_dtype(p->store, buffer);
+    const size_t        elems    = cr_param_store_buffer_bytes(p->store, buffer) / cr_dtype_bytes(dtype);
+    const int64_t       whole[4] = {1, 1, 1, CR_MAX((int64_t)elems, 1)};
+    const int64_t      *dim      = param == CR_NONE ? whole : p->store->param[param].dim;
+    id                           = cr_tensor_add(p, name, dtype, CR_REGION_STORE, dim[0], dim[1], dim[2], dim[3]);
     if (p->failed) return id;
-    p->tensor[id].offset = offset;
+    p->tensor[id].offset = cr_param_store_offset(p->store, buffer, param);
     p->tensor[id].buffer = (int)buffer;
     p->tensor[id].param  = param;
     return id;

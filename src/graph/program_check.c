@@ -61,22 +61,16 @@ static cr_status check_order(const struct cr_program *p, int index, const struct
 
 /* A tensor of the parameter store gets its offset when it is created. A parameter that is added later moves all buffers
  * behind its own. */
-static cr_status check_store_offset(const struct cr_program *p, const struct cr_tensor *t) {
-    const enum cr_param_buffer buffer = (enum cr_param_buffer)t->buffer;
-    size_t                     offset = cr_param_store_buffer_offset(p->store, buffer);
-    if (t->param >= 0)
-        offset +=
-            (size_t)p->store->param[t->param].offset * cr_dtype_bytes(cr_param_store_buffer_dtype(p->store, buffer));
-    if (t->offset == offset) return CR_OK;
-    return CR_FAIL(CR_ERR_DEVICE, "program %s: %s is at byte %zu of the parameter store, its parameter at byte %zu",
-                   p->name, t->name, t->offset, offset);
-}
-
 static cr_status check_store(const struct cr_program *p) {
-    for (int i = 0; p->store && i < p->tensors; i++)
-        if (p->tensor[i].region == CR_REGION_STORE && p->tensor[i].buffer != CR_NONE &&
-            p->tensor[i].param != CR_SEVERAL)
-            CR_TRY(check_store_offset(p, &p->tensor[i]));
+    for (int i = 0; p->store && i < p->tensors; i++) {
+        const struct cr_tensor *t = &p->tensor[i];
+        if (t->region != CR_REGION_STORE || t->buffer == CR_NONE || t->param == CR_SEVERAL) continue;
+        const size_t offset = cr_param_store_offset(p->store, (enum cr_param_buffer)t->buffer, t->param);
+        if (t->offset != offset)
+            return CR_FAIL(CR_ERR_DEVICE,
+                           "program %s: %s is at byte %zu of the parameter store, its parameter at byte %zu", p->name,
+                           t->name, t->offset, offset);
+    }
     return CR_OK;
 }
 

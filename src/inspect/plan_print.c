@@ -16,8 +16,8 @@ enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
 
 /* ---- the lifetimes of the transients ---- */
 
-struct
-    lifetime { /* the lifetime of a chain of tensors that reuse one storage; stored at the first tensor of the chain */
+/* Of a chain of tensors that reuse one storage; stored at the first tensor of the chain. */
+struct lifetime {
     int  first, last;
     bool used;
 };
@@ -81,8 +81,7 @@ void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
         }
         if (op->workspace >= 0) out[op->workspace] = CR_PLAN_WORKSPACE;
     }
-    for (int i = 0; i < p->ops;
-         i++) { /* tensors that are offloaded and prefetched, and the events between the copies */
+    for (int i = 0; i < p->ops; i++) { /* offloaded and prefetched tensors, and the events between the copies */
         const struct cr_op *op = &p->op[i];
         if (op->kind == CR_OP_offload) out[op->in[CR_IN_offload_x]] = CR_PLAN_OFFLOADED;
         if (op->kind == CR_OP_prefetch) out[op->out[CR_OUT_prefetch_y]] = CR_PLAN_OFFLOADED;
@@ -212,9 +211,9 @@ static void print_largest(const struct view *v, struct cr_text *out) {
         if (best == CR_NONE) break;
         shown[count]              = best;
         const struct cr_tensor *x = &p->tensor[best];
-        cr_text_add(out, "%12.2f %s  %s  %s[%lld,%lld,%lld,%lld]  ops %d to %d\n", in_units(v, (double)x->bytes),
-                    v->unit, x->name, cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1],
-                    (long long)x->dim[2], (long long)x->dim[3], x->first, x->last);
+        cr_text_add(out, "%12.2f %s  %s  ", in_units(v, (double)x->bytes), v->unit, x->name);
+        cr_tensor_add_shape(x, out);
+        cr_text_add(out, "  ops %d to %d\n", x->first, x->last);
     }
 }
 

@@ -23,7 +23,6 @@ struct listing {
     int                         places;
     int                        *last_use; /* by tensor: last op that used it; working memory of find_idle */
     int                        *writer;   /* by tensor */
-    int                        *origin;   /* by tensor: the tensor of which it is a copy; CR_NONE: it is no copy */
     struct cr_arena             arena;    /* holds the arrays */
 };
 
@@ -40,7 +39,7 @@ static void find_writers(struct listing *l) {
 }
 
 static void note_idle(struct listing *l, int i, int t) {
-    const int origin = l->origin[t] == CR_NONE ? t : l->origin[t];
+    const int origin = cr_tensor_origin(l->p, t);
     if (l->last_use[origin] >= 0)
         for (int k = 0; k < l->places; k++)
             if (l->place[k].tensor == origin)
@@ -64,12 +63,11 @@ static void find_places(struct listing *l) {
         const struct cr_tensor *x = &p->tensor[t];
         const bool              large =
             x->region == CR_REGION_POOL && x->first >= 0 && x->bytes >= p->region_bytes[CR_REGION_POOL] / POOL_FRACTION;
-        l->origin[t] = large ? x->copy_of : CR_NONE;
-        if (large && l->origin[t] == CR_NONE) l->place[l->places++] = (struct place){.tensor = t, .again = CR_NONE};
+        if (large && x->copy_of == CR_NONE) l->place[l->places++] = (struct place){.tensor = t, .again = CR_NONE};
     }
     for (int t = 0; t < p->tensors; t++)
-        for (int k = 0; k < l->places && l->origin[t] >= 0; k++)
-            if (l->place[k].tensor == l->origin[t]) {
+        for (int k = 0; k < l->places && p->tensor[t].first >= 0; k++)
+            if (l->place[k].tensor == p->tensor[t].copy_of) {
                 l->place[k].again    = t;
                 l->place[k].location = l->writer[t] >= 0 && p->op[l->writer[t]].kind == CR_OP_prefetch
                                            ? OFFLOAD
@@ -105,7 +103,6 @@ static cr_status print_all(struct listing *l, struct cr_text *out) {
     CR_ARENA_ALLOC(&l->arena, l->place, tensors);
     CR_ARENA_ALLOC(&l->arena, l->last_use, tensors);
     CR_ARENA_ALLOC(&l->arena, l->writer, tensors);
-    CR_ARENA_ALLOC(&l->arena, l->origin, tensors);
     CR_TRY(cr_program_seconds(l->p, l->model, l->seconds, l->moving));
     const struct cr_contention contention = cr_contention_of(l->model, l->moving);
     cr_program_simulate(l->p, l->seconds, &contention, l->time, &ignored);

@@ -67,10 +67,8 @@ static int bottleneck_branch(struct cr_net *net, const struct block *b, int x) {
 }
 
 static int residual_block(struct cr_net *net, const struct block *b, int x) {
-    const struct cr_stage *stage    = b->stage;
-    const bool             basic    = stage->block == CR_BLOCK_BASIC;
-    const int64_t          channels = b->out;
-    const bool             reshapes = b->reshapes;
+    const struct cr_stage *stage = b->stage;
+    const bool             basic = stage->block == CR_BLOCK_BASIC;
     char                   name[128];
 
     int branch = basic ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
@@ -84,12 +82,12 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
                            cr_layer_is_quantized(net, join(name, sizeof name, b, basic ? "conv2" : "conv3"));
     if (quantized) x = cr_layer_quantize(net, x);
     int shortcut = x;
-    if (reshapes && stage->shortcut == CR_SHORTCUT_A)
-        shortcut = cr_layer_shortcut_a(net, join(name, sizeof name, b, "shortcut"), x, channels, b->stride);
-    else if (reshapes && stage->shortcut == CR_SHORTCUT_D)
-        shortcut = cr_layer_shortcut_d(net, join(name, sizeof name, b, "downsample"), x, channels, b->stride);
-    else if (reshapes)
-        shortcut = cr_layer_shortcut_b(net, join(name, sizeof name, b, "downsample"), x, channels, b->stride);
+    if (b->reshapes && stage->shortcut == CR_SHORTCUT_A)
+        shortcut = cr_layer_shortcut_a(net, join(name, sizeof name, b, "shortcut"), x, b->out, b->stride);
+    else if (b->reshapes && stage->shortcut == CR_SHORTCUT_D)
+        shortcut = cr_layer_shortcut_d(net, join(name, sizeof name, b, "downsample"), x, b->out, b->stride);
+    else if (b->reshapes)
+        shortcut = cr_layer_shortcut_b(net, join(name, sizeof name, b, "downsample"), x, b->out, b->stride);
     if (quantized) shortcut = cr_layer_quantize(net, shortcut);
     int sum = cr_layer_add(net, join(name, sizeof name, b, "add"), branch, shortcut);
     return relu_after(net, b, "relu", sum);

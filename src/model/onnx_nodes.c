@@ -69,11 +69,6 @@ void cr_onnx_put_tensor(struct cr_onnx *x, const char *name, enum data_type type
     cr_pb_add_message(&x->initializers, GRAPH_INITIALIZER, &t);
 }
 
-/* The parameter that belongs to a tensor of the parameter store, or CR_NONE. */
-static int param_of(const struct cr_onnx *x, int tensor) {
-    return x->p->tensor[tensor].param;
-}
-
 const float *cr_onnx_data(const struct cr_onnx *x, int param) {
     const struct cr_param *q = &x->p->store->param[param];
     return (cr_param_is_running(q->role) ? x->n->running : x->n->value) + q->offset;
@@ -126,7 +121,7 @@ bool cr_onnx_bn_params(const struct cr_onnx *x, int scale_bias, int param[4], fl
     const int slots[]      = {CR_IN_bn_scale_bias_gamma, CR_IN_bn_scale_bias_beta, CR_IN_bn_scale_bias_running_mean,
                               CR_IN_bn_scale_bias_running_var};
     for (int i = 0; i < 4; i++) {
-        param[i] = param_of(x, op->in[slots[i]]);
+        param[i] = x->p->tensor[op->in[slots[i]]].param;
         if (param[i] < 0) return false;
     }
     *eps = op->attr.bn.eps;
@@ -166,7 +161,7 @@ void cr_onnx_put_conv_node(struct cr_onnx *x, const struct cr_op *op, int output
 }
 
 static cr_status put_conv(struct cr_onnx *x, const struct cr_op *op) {
-    const int filter    = param_of(x, op->in[CR_IN_conv_w]);
+    const int filter    = x->p->tensor[op->in[CR_IN_conv_w]].param;
     int       output    = op->out[CR_OUT_conv_y], readers, bn[4];
     char      bias[256] = "";
     float     eps;
@@ -241,7 +236,7 @@ static void put_avgpool(struct cr_onnx *x, const struct cr_op *op) {
 }
 
 static cr_status put_dense(struct cr_onnx *x, const struct cr_op *op) {
-    const int w = param_of(x, op->in[CR_IN_dense_w]), b = param_of(x, op->in[CR_IN_dense_b]);
+    const int w = x->p->tensor[op->in[CR_IN_dense_w]].param, b = x->p->tensor[op->in[CR_IN_dense_b]].param;
     if (cr_onnx_is_quantized(x, op->in[CR_IN_dense_w])) return cr_onnx_put_quantized(x, op);
     if (w < 0 || b < 0) return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: its weights are not parameters", cr_onnx_layer(x, op));
     const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_dense_x]), x->p->store->param[w].name,
@@ -304,12 +299,12 @@ static void put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
 static void put_channel_conv(struct cr_onnx *x, const struct cr_op *op) {
     static const char *const part[] = {"axes", "row", "sum"};
     char                     name[CR_COUNT(part)][256];
-    const struct cr_param   *q    = &x->p->store->param[param_of(x, op->in[CR_IN_channel_conv_w])];
+    const struct cr_param   *q    = &x->p->store->param[x->p->tensor[op->in[CR_IN_channel_conv_w]].param];
     const int64_t            taps = q->dim[3], dim[3] = {1, 1, taps};
     cr_onnx_part_names(x, op, (int)CR_COUNT(part), part, name);
     put_int64s(x, name[0], 1, (const int64_t[]){1});
-    cr_onnx_put_tensor(x, q->name, DATA_FLOAT, 3, dim, cr_onnx_data(x, param_of(x, op->in[CR_IN_channel_conv_w])),
-                       (size_t)taps * sizeof(float));
+    cr_onnx_put_tensor(x, q->name, DATA_FLOAT, 3, dim,
+                       cr_onnx_data(x, x->p->tensor[op->in[CR_IN_channel_conv_w]].param), (size_t)taps * sizeof(float));
     cr_onnx_put_node(x, "Unsqueeze", name[1], CR_ONNX_INPUTS(cr_onnx_name(x, op->in[CR_IN_channel_conv_x]), name[0]));
     struct cr_text node = cr_onnx_node_begin("Conv", name[2], CR_ONNX_INPUTS(name[1], q->name));
     cr_onnx_attribute_ints(&node, "kernel_shape", 1, &taps);

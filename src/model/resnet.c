@@ -265,10 +265,10 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     if (training && m->teacher) cr_layer_distill(&net, logits);
     if (training && !p->failed) {
         bool  adds   = kind == CR_PROGRAM_MICRO || kind == CR_PROGRAM_MICRO_LAST;
-        float weight = 1.0f / (float)((kind == CR_PROGRAM_STEP ? 1 : c->train.accumulate) * ranks);
+        int   micro  = kind == CR_PROGRAM_STEP ? 1 : (int)c->train.accumulate;
+        float weight = 1.0f / (float)(micro * ranks);
         if (ranks > 1) cr_layer_metrics_over_ranks(&net);
         CR_TRY_OUT(cr_pass_grad(p, loss, adds, weight, smoothing));
-        int micro = kind == CR_PROGRAM_STEP ? 1 : (int)c->train.accumulate;
         if (kind == CR_PROGRAM_STEP || kind == CR_PROGRAM_MICRO_LAST) cr_optim_emit(p, c, micro);
     }
     CR_TRY_OUT(cr_program_check(p));
@@ -320,8 +320,7 @@ cr_status cr_model_open_at(const struct cr_config *c, int64_t epoch, int classes
     CR_TRY_OUT(cr_channels_resolve(c, &m));
     CR_TRY_OUT(resolve_shortcut(c, &m));
     if (m.stem == CR_STEM_DEEP && m.width[0] < 2 && !m.block_widths)
-        status = cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
-    CR_TRY_OUT(status);
+        CR_TRY_OUT(cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet"));
     CR_TRY_OUT(resolve_freeze(c, epoch, &m));
     struct cr_size_schedule sizes;
     (void)!cr_config_sizes(c, &sizes); /* config/check.c has checked the text */
@@ -329,8 +328,7 @@ cr_status cr_model_open_at(const struct cr_config *c, int64_t epoch, int classes
     CR_TRY_OUT(check_size(c, &m, eval_size, c->data.eval_crop ? "data.eval_crop" : "data.image_size"));
     for (int k = 0; k < sizes.count; k++) CR_TRY_OUT(check_size(c, &m, sizes.size[k], "data.image_sizes"));
     if (c->data.image_width) CR_TRY_OUT(check_size(c, &m, c->data.image_width, "data.image_width"));
-    if (classes < 1) status = cr_config_fail(c, "model.classes", "the number of classes is not known: set it");
-    CR_TRY_OUT(status);
+    if (classes < 1) CR_TRY_OUT(cr_config_fail(c, "model.classes", "the number of classes is not known: set it"));
 
     /* Building the network once creates the parameter table. */
     struct cr_program p;

@@ -128,7 +128,7 @@ struct splice {
     int                     *map;  /* [from->tensors] tensors of `p`, or CR_NONE */
 };
 
-/* The constant of a parameter of the teacher, in the type of `like`. */
+/* The constant of a parameter of the teacher. */
 static int constant(struct splice *s, int param, enum cr_param_buffer buffer) {
     const struct cr_param *q     = &s->from->store->param[param];
     const enum cr_dtype    dtype = cr_param_store_buffer_dtype(s->p->store, buffer);

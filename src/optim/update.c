@@ -81,8 +81,8 @@ static int buffer_tensor(struct cr_program *p, enum cr_param_buffer which) {
     return cr_tensor_store(p, which, CR_NONE);
 }
 
-/* Returns the tensor of op grad_norm: the norm and the non-finite flag. */
-static int emit_grad_norm(struct cr_program *p, int layer) {
+/* Sets p->grad_norm: the norm and the non-finite flag. */
+static void emit_grad_norm(struct cr_program *p, int layer) {
     buffer_tensor(p, CR_BUFFER_VALUE); /* creates the tensors in the same order for every rule */
     struct cr_op check             = cr_op_make(CR_OP_grad_norm, layer);
     check.in[CR_IN_grad_norm_grad] = buffer_tensor(p, CR_BUFFER_GRAD);
@@ -90,11 +90,9 @@ static int emit_grad_norm(struct cr_program *p, int layer) {
     check.in[CR_IN_grad_norm_metrics] = p->metrics;
     check.in[CR_IN_grad_norm_state]   = buffer_tensor(p, CR_BUFFER_STATE);
     int checked                       = cr_emit(p, &check, "grad_norm");
-    if (p->failed) return 0;
-    int norm             = p->op[checked].out[CR_OUT_grad_norm_norm];
-    p->tensor[norm].keep = true; /* the host reads it for the log */
-    p->grad_norm         = norm;
-    return norm;
+    if (p->failed) return;
+    p->grad_norm                 = p->op[checked].out[CR_OUT_grad_norm_norm];
+    p->tensor[p->grad_norm].keep = true; /* the host reads it for the log */
 }
 
 static int emit_param_norms(struct cr_program *p, int layer) {
@@ -128,7 +126,7 @@ static int emit_muon_direction(struct cr_program *p, int layer, const struct cr_
     return p->failed ? 0 : p->op[index].out[CR_OUT_muon_direction_y];
 }
 
-static void emit_update(struct cr_program *p, const struct cr_config *config, int layer, int norm, int micro_batches) {
+static void emit_update(struct cr_program *p, const struct cr_config *config, int layer, int micro_batches) {
     static const enum cr_op_kind rule[] = {[CR_OPTIM_SGD]   = CR_OP_sgd,
                                            [CR_OPTIM_ADAMW] = CR_OP_adamw,
                                            [CR_OPTIM_LARS]  = CR_OP_lars,
@@ -138,7 +136,7 @@ static void emit_update(struct cr_program *p, const struct cr_config *config, in
     op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = buffer_tensor(p, CR_BUFFER_VALUE);
     op.in[CR_IN_sgd_grad]                             = buffer_tensor(p, CR_BUFFER_GRAD);
     op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = buffer_tensor(p, CR_BUFFER_MOMENTUM);
-    op.in[CR_IN_sgd_norm]                                   = norm;
+    op.in[CR_IN_sgd_norm]                                   = p->grad_norm;
     op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = buffer_tensor(p, CR_BUFFER_STATE);
     if (p->store->has_mask) op.in[CR_IN_sgd_mask] = buffer_tensor(p, CR_BUFFER_MASK);
     if (p->store->has_second)
@@ -155,11 +153,11 @@ static void emit_update(struct cr_program *p, const struct cr_config *config, in
     if (!p->failed) cr_emit(p, &op, "update");
 }
 
-static void emit_ema(struct cr_program *p, const struct cr_config *config, int layer, int norm) {
+static void emit_ema(struct cr_program *p, const struct cr_config *config, int layer) {
     struct cr_op op           = cr_op_make(CR_OP_ema, layer);
     op.in[CR_IN_ema_value]    = buffer_tensor(p, CR_BUFFER_VALUE);
     op.in[CR_IN_ema_running]  = buffer_tensor(p, CR_BUFFER_RUNNING);
-    op.in[CR_IN_ema_norm]     = norm;
+    op.in[CR_IN_ema_norm]     = p->grad_norm;
     op.in[CR_IN_ema_state]    = buffer_tensor(p, CR_BUFFER_STATE);
     op.in[CR_IN_ema_averages] = op.out[CR_OUT_ema_averages] = buffer_tensor(p, CR_BUFFER_EMA);
     op.in[CR_IN_ema_running_averages] = op.out[CR_OUT_ema_running_averages] = buffer_tensor(p, CR_BUFFER_EMA_RUNNING);
@@ -171,8 +169,8 @@ static void emit_ema(struct cr_program *p, const struct cr_config *config, int l
 void cr_optim_emit(struct cr_program *p, const struct cr_config *config, int micro_batches) {
     int layer = cr_program_layer(p, "update");
     if (p->failed) return;
-    const int norm = emit_grad_norm(p, layer);
+    emit_grad_norm(p, layer);
     if (p->failed) return;
-    emit_update(p, config, layer, norm, micro_batches);
-    if (config->ema.decay > 0 && !p->failed) emit_ema(p, config, layer, norm);
+    emit_update(p, config, layer, micro_batches);
+    if (config->ema.decay > 0 && !p->failed) emit_ema(p, config, layer);
 }

@@ -20,9 +20,8 @@ static void describe_op(const struct cr_program *p, const struct cr_op *op, stru
     int ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     cr_text_add(out, "%s of layer %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "?");
     for (int i = 0; i < n; i++) {
-        const struct cr_tensor *t = &p->tensor[ids[i]];
-        cr_text_add(out, "%s%s[%lld,%lld,%lld,%lld]", i ? ", " : ": ", cr_dtype_name(t->dtype), (long long)t->dim[0],
-                    (long long)t->dim[1], (long long)t->dim[2], (long long)t->dim[3]);
+        cr_text_add(out, i ? ", " : ": ");
+        cr_tensor_add_shape(&p->tensor[ids[i]], out);
     }
 }
 

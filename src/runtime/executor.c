@@ -136,10 +136,6 @@ void cr_exec_close(struct cr_exec *exec) {
     cr_free(exec);
 }
 
-const char *cr_exec_kernel_name(const struct cr_exec *exec, int op) {
-    return exec->op[op].kernel->name;
-}
-
 /* ---- running op by op ---- */
 
 static cr_status wait_before(struct cr_exec *exec, int i, bool *stream_begun) {

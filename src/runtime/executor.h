@@ -63,8 +63,7 @@ struct cr_exec;
 /* Binds a compiled program. The program and the memory must outlive the exec. cr_exec_close waits for its work and
  * frees it. */
 CR_MUST cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memory, struct cr_exec **out);
-void              cr_exec_close(struct cr_exec *exec);                     /* accepts NULL */
-const char       *cr_exec_kernel_name(const struct cr_exec *exec, int op); /* static text */
+void              cr_exec_close(struct cr_exec *exec); /* accepts NULL */
 
 struct cr_feed {
     const uint8_t *images;         /* u8 [N,H,W,3] */

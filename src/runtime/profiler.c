@@ -161,7 +161,7 @@ cr_status cr_profile_open(struct cr_exec *exec, const struct cr_program *program
                        .passes = passes,
                        .lead   = LEAD_MIN};
     CR_ASSERT(passes > 0);
-    *out = (struct cr_profile){.program = program, .exec = exec, .device = device, .passes = passes};
+    *out = (struct cr_profile){.program = program, .device = device, .passes = passes};
     CR_ALLOC(out->op, (size_t)program->ops);
     CR_TRY_OUT(timing_open(&t));
     CR_TRY_OUT(time_events(&t));
@@ -273,7 +273,7 @@ void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
     for (int i = 0; i < p->program->ops; i++) {
         const struct cr_op *op = &p->program->op[p->op[i].op];
         add_numbers(p, &p->op[i], out);
-        cr_text_add(out, "  %-24s %-18s %s", cr_exec_kernel_name(p->exec, p->op[i].op), cr_op_info(op->kind)->name,
+        cr_text_add(out, "  %-24s %-18s %s", p->device->kernels[op->kernel]->name, cr_op_info(op->kind)->name,
                     layer_of(p->program, op));
         add_algo(p, op, out);
         cr_text_add(out, "\n");
@@ -291,7 +291,7 @@ static void json_op(const struct cr_profile *p, const struct cr_op_profile *o, s
     cr_json_put_int(&w, "op", o->op);
     cr_json_put_string(&w, "kind", cr_op_info(op->kind)->name);
     cr_json_put_string(&w, "layer", layer_of(p->program, op));
-    cr_json_put_string(&w, "kernel", cr_exec_kernel_name(p->exec, o->op));
+    cr_json_put_string(&w, "kernel", p->device->kernels[op->kernel]->name);
     if (algo.data) cr_json_put_string(&w, "algo", algo.data);
     cr_json_put_string(&w, "stream", cr_stream_name(op->stream));
     cr_json_put_fixed(&w, "begin_ms", o->begin_s * 1e3, 5);

@@ -24,7 +24,6 @@ struct cr_op_profile {
 
 struct cr_profile {
     const struct cr_program *program;
-    const struct cr_exec    *exec;
     const struct cr_device  *device;
     struct cr_op_profile    *op;      /* [program->ops] */
     double                   sum_s;   /* sum of the times of the ops */
