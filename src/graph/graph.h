@@ -86,8 +86,8 @@ enum cr_stream {
 };
 const char *cr_stream_name(enum cr_stream stream);
 
-/* What a kernel states about itself in plain data, so that passes, which know no devices, read it too: a value in the row
- * of the kernel, and a line in the pass that asks cr_device_view.traits for it. */
+/* What a kernel states about itself in plain data, so that passes, which know no devices, read it too: a value in the
+ * row of the kernel, and a line in the pass that asks cr_device_view.traits for it. */
 struct cr_kernel_traits {
     bool any_stream;   /* a collective that may run on the compute stream */
     bool sparse_cores; /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */

@@ -246,8 +246,8 @@ static int distill_of(const struct cr_program *p, int logits) {
     return CR_NONE;
 }
 
-/* dy is the gradient of the logits by the loss. Returns its sum with the gradient by op `distill`. The teacher's tensors
- * have no gradient. */
+/* dy is the gradient of the logits by the loss. Returns its sum with the gradient by op `distill`. The teacher's
+ * tensors have no gradient. */
 static int grad_distill(struct backward *b, int distill, int dy) {
     struct cr_program *p       = b->p;
     const struct cr_op forward = p->op[distill];
