@@ -53,7 +53,7 @@ static cr_status loss_grad_launch(struct cr_device *device, const struct cr_call
 
 /* ---- distill, distill_grad ---- */
 
-/* Both ops have the same slots (compiler/autodiff/grad_distill.c). */
+/* Both ops have the same slots (compiler/autodiff/grad.c). */
 static struct ck_distill distill_args(const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_distill_logits);
     return (struct ck_distill){.type        = cuda_type(x),
