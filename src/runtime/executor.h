@@ -65,21 +65,24 @@ struct cr_exec;
 CR_MUST cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memory, struct cr_exec **out);
 void              cr_exec_close(struct cr_exec *exec); /* accepts NULL */
 
+/* One batch of a program. All arrays are the caller's. */
 struct cr_feed {
-    const uint8_t *images;         /* u8 [N,H,W,3] */
-    const int32_t *labels, *boxes; /* i32 [N]; NULL: -1 for all. i32 [N,4], which a program may lack; NULL: 0 */
-    const int32_t *mixes;          /* i32 [N,CR_MIX_NUMBERS]; NULL: no image is mixed or erased */
-    /* The images are in memory of async->host_reserve, from which the device copies: they must stay as they are until
-     * the second feed after this one has returned, or the device was waited for. Otherwise all arrays may be reused
-     * when the feed has returned. */
+    const uint8_t *images; /* u8 [N,H,W,3] */
+    const int32_t *labels; /* i32 [N]; NULL: -1 for all */
+    const int32_t *boxes;  /* i32 [N,4], ignored by a program without boxes; NULL: 0 for all */
+    const int32_t *mixes;  /* i32 [N,CR_MIX_NUMBERS]; NULL: no image is mixed or erased */
+    /* True: images is page-locked memory of async->host_reserve, from which the device copies. It must not change until
+     * the second feed after this one has returned, or until the device has finished its work. All other arrays, and
+     * with false also images, may be reused as soon as the feed has returned. */
     bool in_place;
-    /* With in_place: images that a decoder of the device has decoded, those of the places that have bytes in scan
-     * [places]. decoder NULL: none. */
+    /* NULL, or (only with in_place) the GPU decoder that has decoded some of the images: image i comes from the decoder
+     * if scan[i].bytes is not 0, else from `images`. scan has one entry for each image, [places]. */
     struct cr_jpeg_decoder    *decoder;
     const struct cr_jpeg_scan *scan;
     int                        places;
 };
-/* Copies a batch to the INPUT region, in order with the runs. The second form is for images in ordinary memory. */
+/* Copies a batch to the INPUT region, in order with the runs. cr_exec_feed is for images in pageable memory, without
+ * mixing. */
 CR_MUST cr_status cr_exec_feed_batch(struct cr_exec *exec, const struct cr_feed *feed);
 CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                const int32_t *boxes);
@@ -163,8 +166,8 @@ size_t cr_feed_need(const struct cr_device *device, size_t small_bytes);
  * them in 5.5 ms. */
 void cr_feed_copy(void *to, const void *from, size_t bytes);
 /* Waits for the next slot and returns its host memory for all but the images. The copies of the batch before the last
- * one have ended then. images: NULL, or images in ordinary memory, which are copied to page-locked memory of the slot;
- * *images becomes its address. CR_ERR_MEMORY at the first batches. */
+ * one have ended then. images: NULL, or images in pageable memory, which this function copies to page-locked memory of
+ * the slot; *images becomes the address of the copy. CR_ERR_MEMORY is possible for the first batches only. */
 CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, const void **images, size_t bytes,
                                void **host);
 /* Enqueues the copy of page-locked images, or of those that the decoder of `feed` has decoded, and of that slot to

@@ -53,8 +53,8 @@ void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t se
 
 /* ---- one sample ---- */
 
-/* Counts a corrupt image and logs it the first time that it is read, although each evaluation has a loader of its own.
- * `message` is the current error of the thread. */
+/* Counts a corrupt image once for each loader, and logs it once for the dataset, because each evaluation opens a new
+ * loader. `message` is the current error of the thread. */
 static void log_corrupt(struct cr_loader *loader, int64_t sample, const char *message) {
     uint8_t bit = (uint8_t)(1u << (sample % 8));
     pthread_mutex_lock(&loader->corrupt_mutex);
