@@ -41,7 +41,7 @@ int cr_csv_field(char **at, const char **out) {
         to = from += strcspn(from, ",\r\n");
         while (to > *out && (to[-1] == ' ' || to[-1] == '\t')) to--;
     }
-    while (!closed && *from && *from != '\n') {
+    while (!closed && !strchr("\r\n", *from)) { /* also at the final 0 */
         if (*from == '"' && *++from != '"')
             closed = true;
         else

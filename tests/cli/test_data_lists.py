@@ -144,6 +144,8 @@ def main():
     refused("too few fields", "bad.csv:2: the label is empty", "data.labels=bad.csv")
     write("bad.csv", "file,label", f'"{moved},x')
     refused("quotes", "bad.csv:2: a quote is missing", "data.labels=bad.csv")
+    write("bad.csv", '"a\rb",c,d,e,f,g,h,i,file', moved)
+    refused("quotes around a line end", "bad.csv:1: a quote is missing", "data.exclude=bad.csv")
     write("bad.csv", "file,label", f"{moved},")
     refused("an empty label", "bad.csv:2: the label is empty", "data.labels=bad.csv")
     refused("no file", "nothing.csv", "data.exclude=nothing.csv")

@@ -99,6 +99,7 @@ static cr_status find_output(const struct cr_args *args, const char *file, enum 
 static cr_status check_folder(const char *path) {
     char folder[CR_PATH_MAX];
     cr_path_folder(folder, path);
+    if (cr_fs_is_file(folder)) return cr_fs_refused(path, "create", ENOTDIR); /* it may be executable */
     return access(folder, W_OK | X_OK) < 0 ? cr_fs_refused(path, "create", errno) : CR_OK;
 }
 
