@@ -81,6 +81,7 @@ def main():
     good("--force", "features", "net", "set/val", "-o", "x.npy", "--force")
     check("it was replaced", len(np.load("x.npy")) == 40)
     refused("no folder for the output", 1, "cannot create: No such file or directory", "features", "net", "set", "-o", "none/x.npy")
+    refused("a file in place of the folder", 1, "cannot create: Not a directory", "features", "net", "set", "-o", "x.npy/y.npy")
     refused("no output", 2, "no output given: give -o FILE.npy", "features", "net", "set")
     refused("another ending", 2, "must end with .npy", "features", "net", "set", "-o", "x.csv")
     refused("no images", 2, "give a RUN and a folder of images", "features", "net")
