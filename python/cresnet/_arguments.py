@@ -23,7 +23,7 @@ _FLAGS = ("force", "last", "ema", "no_ema", "per_class", "temperature", "keep_sh
 
 def operand(path: "str | os.PathLike[str]") -> str:
     """A path as an argument that is neither an option nor section.key=value."""
-    text = os.fspath(path)
+    text = os.path.expanduser(os.fspath(path))
     return "./" + text if text.startswith("-") or ("=" in text and not text.startswith("/")) else text
 
 
@@ -32,7 +32,7 @@ def _value(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, (list, tuple, range)):
         return ",".join(map(_value, value))
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    return os.path.expanduser(os.fspath(value) if isinstance(value, os.PathLike) else str(value))
 
 
 def _values(value: object) -> str:

@@ -63,7 +63,7 @@ class Run:
     folder that is missing or holds no run."""
 
     def __init__(self, path: PathLike) -> None:
-        self._begin(os.path.abspath(path))
+        self._begin(os.path.abspath(os.path.expanduser(path)))
         if not os.path.isdir(self.path):
             raise ArgumentError(f"{os.fspath(path)}: no such folder of a run", "argument")
         if not any(os.path.lexists(os.path.join(self.path, name)) for name in _OF_A_RUN):
@@ -247,7 +247,7 @@ def _start(line: list[str], output: Optional[str], on_event: Optional[EventFunct
 
 def _output(keys: dict[str, object]) -> Optional[str]:
     given: Any = keys.get("output", keys.get("train_output"))
-    return None if given is None else os.fsdecode(given)
+    return None if given is None else os.path.expanduser(os.fsdecode(given))
 
 
 def train(config: PathLike, *, on_event: Optional[EventFunction] = None, wait: bool = True, progress: bool = True,
@@ -286,7 +286,7 @@ def resume(run: Union[Run, PathLike], *, on_event: Optional[EventFunction] = Non
            **keys: object) -> Run:
     """Continues a run, or the folder of one, at its newest checkpoint, and writes into the same folder; epochs=N makes it longer. A step folder
     (run/step-1000) continues there. Arguments, result and errors as of train()."""
-    path = run.path if isinstance(run, Run) else os.path.abspath(run)
+    path = run.path if isinstance(run, Run) else os.path.abspath(os.path.expanduser(run))
     if isinstance(run, Run) and run.running:
         raise CresnetError(f"the run in {path} has not ended: stop() and wait() first", "argument")
     folder = os.path.dirname(path) if re.fullmatch(r"step-\d+|last|best", os.path.basename(path)) else path

@@ -15,7 +15,7 @@ __all__ = ["export", "prune", "quantize", "sweep"]
 
 
 def _path(run: Union[Run, PathLike]) -> str:
-    path = run.path if isinstance(run, Run) else os.fspath(run)
+    path = run.path if isinstance(run, Run) else os.path.expanduser(os.fspath(run))
     if os.path.isdir(path) or not (os.path.exists(path) or path.endswith(".ini")):  # a configuration may be an installed one
         Run(path)  # the program calls a missing folder an unreadable file, which is no wrong argument
     return operand(path)
@@ -33,7 +33,7 @@ def sweep(config: PathLike, *, output: PathLike, progress: bool = True, **keys: 
         call(["sweep", operand(config), *([] if progress else ["--quiet"]), *arguments("sweep", {**keys, "output": output})], shown.line)
     finally:
         shown.close()
-    return [Run(os.path.dirname(log)) for log in sorted(glob.glob(os.path.join(glob.escape(os.fspath(output)), "*", "log.jsonl")))]
+    return [Run(os.path.dirname(log)) for log in sorted(glob.glob(os.path.join(glob.escape(os.path.expanduser(os.fspath(output))), "*", "log.jsonl")))]
 
 
 def prune(run: Union[Run, PathLike], *, output: PathLike, **keys: object) -> Run:
@@ -59,4 +59,4 @@ def export(run: Union[Run, PathLike], output: PathLike, **keys: object) -> str:
 
     A keyword is an option of the command (fold, force, last, step ...) or a key. Returns the path. Errors as of train()."""
     call(["export", _path(run), "--quiet", *arguments("export", {**keys, "output": output})])
-    return os.fspath(output)
+    return os.path.expanduser(os.fspath(output))

@@ -1,12 +1,21 @@
 /* config/files.c: the files of a config: the named one, and those that it includes. See config/loader.h. */
 #include "config/loader.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+const char *cr_config_home_path(struct cr_config_loader *l, const char *text) {
+    const char *home = getenv("HOME");
+    if (strncmp(text, "~/", 2) != 0 || l->config->stored || !home || !*home) return text;
+    return cr_arena_printf(l->arena, "%s%s", home, text + 1);
+}
 
 /* The path of the included file, relative to the including one; NULL when out of memory. */
 static const char *include_path(struct cr_config_loader *l, const char *from, const char *value) {
-    const char *slash  = strrchr(from, '/');
-    int         folder = *value == '/' || !slash ? 0 : (int)(slash - from) + 1;
+    const char *slash = strrchr(from, '/');
+    value             = cr_config_home_path(l, value);
+    if (!value) return NULL;
+    int folder = *value == '/' || !slash ? 0 : (int)(slash - from) + 1;
     return cr_arena_printf(l->arena, "%.*s%s", folder, from, value);
 }
 

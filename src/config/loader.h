@@ -15,6 +15,10 @@ struct cr_config_loader {
     int                   files;
 };
 
+/* config/files.c: `text`, or the path in the user's home folder that "~/" begins: a shell does not replace the ~ of
+ * data.root=~/photos. Texts of a run's own configuration stay as they are. NULL when out of memory. */
+const char *cr_config_home_path(struct cr_config_loader *loader, const char *text);
+
 /* config/files.c: reads `path` and the files that it includes into loader->file, which the config keeps. */
 CR_MUST cr_status cr_config_files_read(struct cr_config_loader *loader, const char *path);
 

@@ -89,6 +89,20 @@ TEST(includes) {
     CHECK_STR(refusal("include = d3.ini\n", NULL), "");
 }
 
+/* A path that begins with ~/ is in the user's home folder, but not in the configuration of a run: it may be somebody
+ * else's. */
+TEST(home_folder) {
+    OWNED(config) config = NULL, stored = NULL;
+    setenv("HOME", "/users/ann", 1);
+    const char *path = file_text("home.ini", "[train]\noutput = ~/runs\n");
+    REQUIRE_OK(cr_config_open(&config, path, (const char *const[]){"data.root=~/x", "data.train=~x"}, 2));
+    CHECK_STR(config->train.output, "/users/ann/runs");
+    CHECK_STR(config->data.root, "/users/ann/x");
+    CHECK_STR(config->data.train, "~x");
+    REQUIRE_OK(cr_config_open_stored(&stored, path, NULL, 0));
+    CHECK_STR(stored->train.output, "~/runs");
+}
+
 TEST(named_configs) {
     static const char *const names[][2] = {{"x.ini", "x"}, {"y", "y"}, {".ini", ".ini"}, {"z.ini.ini", "z.ini"}};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
