@@ -34,7 +34,8 @@ struct index {
 static void note(struct index *x, enum cr_tar_note_kind kind, const char *name, const char *why) {
     struct cr_tar_note *n = &x->shard->note[kind];
     if (!n->count++)
-        snprintf(n->first, sizeof n->first, "%.120s:%.120s%s%.50s", x->shard->path, name, *why ? ": " : "", why);
+        snprintf(n->first, sizeof n->first, "%.120s%s%.120s%s%.50s", x->shard->path, *name ? ":" : "", name,
+                 *why ? ": " : "", why);
 }
 
 /* ---- members ---- */
