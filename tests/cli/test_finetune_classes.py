@@ -78,6 +78,7 @@ def main():
 
     refused("not both", 2, "leave --weights and --model out", "finetune", "net", "set", "--weights", "net", "-o", "X")
     refused("no run", 2, "is no run folder", "finetune", "nowhere", "set", "-o", "X")
+    refused("a run is no images", 2, "is a run, not a folder of images", "finetune", "set", "net", "-o", "X")
     refused("images are no run", 2, "is no run folder: it holds neither", "finetune", "more", "set", "-o", "X", *STILL)
     refused("three folders", 2, "", "finetune", "net", "set", "more", "-o", "X")
     refused("an unknown class", 2, "the weights have no class none", "finetune", "net", "set", "-o", "X", "model.rename=none=x", *STILL)

@@ -354,6 +354,7 @@ static cr_status check_start(struct cr_finetune *f, const char *run) {
 
 cr_status cr_cmd_finetune(const struct cr_args *args, struct cr_result *out) {
     struct cr_finetune f = {.args = args, .head = CR_HEAD_NEW};
+    char               newest[CR_PATH_MAX];
     cr_status          status;
     CR_TRY(cr_args_max_operands(args, 2));
     if (!args->operands) return cr_args_fail(args, "no folder of images given: cresnet finetune DIR");
@@ -366,6 +367,8 @@ cr_status cr_cmd_finetune(const struct cr_args *args, struct cr_result *out) {
         cr_path_hint(f.root, hint, sizeof hint);
         return cr_args_fail(args, "%s: no such folder of images%s", f.root, hint);
     }
+    if (cr_path_join(newest, f.root, "last/config.ini") == CR_OK && cr_fs_is_file(newest))
+        return cr_args_fail(args, "%s: is a run, not a folder of images: cresnet finetune RUN DIR", f.root);
     CR_TRY(cr_args_real(args, CR_OPT_MINUTES, DBL_TRUE_MIN, 1e6, "a number of minutes above 0, e.g. 10 or 0.5",
                         &f.minutes));
     CR_TRY_OUT(open_given(&f));

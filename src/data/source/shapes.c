@@ -167,7 +167,10 @@ cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, st
     else
         CR_TRY(default_root(config, counts, root));
     CR_TRY(check_stored(config, root, counts));
-    CR_TRY(cr_shapes_make(root, counts[0], counts[1]));
+    const cr_status status = cr_shapes_make(root, counts[0], counts[1]);
+    if (status == CR_ERR_IO && !config->data.root[0])
+        return CR_FAIL(status, "%s (data.root=DIR selects another folder)", cr_error_message());
+    CR_TRY(status);
     dataset->generated = true;
     return cr_folder_open(config, split, root, dataset);
 }
