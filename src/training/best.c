@@ -8,8 +8,9 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { STORED_DIGITS = 9 }; /* of a value in best.json */
+enum { STORED_DIGITS = 9, LOG_BYTES_MAX = 1 << 30 }; /* of a value in best.json; of log.jsonl */
 
 /* ---- the metric ---- */
 
@@ -81,8 +82,30 @@ struct cr_best cr_run_best_read(const struct cr_run *run) {
 }
 
 bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step) {
-    return run->from && run->config->train.patience && best_step != run->at.step &&
-           cr_run_evaluates_at(run, run->at.step);
+    return run->from && !run->evaluated && best_step != run->at.step &&
+           (run->at.step == run->total_steps || cr_run_evaluates_at(run, run->at.step));
+}
+
+/* Returns whether log.jsonl has the evaluation of the current step, which follows the checkpoint of this step. */
+static bool is_logged(const struct cr_run *run) {
+    char path[PATH_MAX + 32], event[64], *text, *next;
+    snprintf(path, sizeof path, "%s/log.jsonl", run->dir);
+    if (cr_file_read_no_link(path, LOG_BYTES_MAX, &text, NULL) != CR_OK) {
+        cr_error_clear();
+        return false;
+    }
+    const char *from = text;
+    snprintf(event, sizeof event, "\"event\":\"save\",\"step\":%" PRId64 ",", run->at.step);
+    while ((next = strstr(from, event))) from = next + 1;
+    snprintf(event, sizeof event, "\"event\":\"eval\",\"step\":%" PRId64 ",", run->at.step);
+    const bool found = strstr(from, event) != NULL;
+    cr_free(text);
+    return found;
+}
+
+cr_status cr_run_find_evaluation(struct cr_run *run) {
+    run->evaluated = run->from && cr_run_reports(run) && is_logged(run);
+    return cr_comm_broadcast(run->comm, &run->evaluated, sizeof run->evaluated, 0);
 }
 
 /* ---- a new evaluation ---- */

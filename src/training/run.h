@@ -41,6 +41,7 @@ struct cr_run {
     struct cr_data_watch data_watch;
     int64_t              corrupt;     /* images that loaders before this one could not read */
     struct cr_position   at;          /* current position */
+    bool                 evaluated;   /* the step that the run resumes from was evaluated */
     int64_t              total_steps; /* number of updates of the whole run, limited by train.steps */
     double lr_factor; /* factor of every learning rate, by [optim] lr_scaling and the number of images of an update */
     struct cr_prune prune; /* has no layers when training does not prune */
@@ -85,8 +86,10 @@ CR_MUST cr_status cr_run_update_best(const struct cr_run *run, const struct cr_s
                                      struct cr_best *best, bool *is_best);
 /* Returns whether train.eval_every requires an evaluation after `step`. */
 bool cr_run_evaluates_at(const struct cr_run *run, int64_t step);
-/* Returns whether a resumed run with train.patience begins with an evaluation, because a signal may have interrupted
- * the one of this step. An uninterrupted run and a resumed one then stop at the same step. */
+/* Sets run->evaluated. All ranks call it. */
+CR_MUST cr_status cr_run_find_evaluation(struct cr_run *run);
+/* Returns whether a resumed run begins with the evaluation of its step, which did not end before: the run was killed, or
+ * interrupted by a signal. An uninterrupted run and a resumed one then have the same best checkpoint. */
 bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step);
 /* Returns whether train.patience ends the run. */
 bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best);

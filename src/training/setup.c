@@ -190,6 +190,7 @@ cr_status cr_run_unfreeze(struct cr_run *run) {
     run->loader = NULL;
     cr_prune_close(&run->prune);
     cr_session_close(&run->session);
+    CR_TRY(cr_comm_barrier(run->comm)); /* rank 0 has written the folder */
     CR_TRY(start_session(run, &state, folder, NULL, false));
     CR_TRY(cr_state_load(&run->session, folder, &run->at));
     CR_TRY(cr_session_same_values(&run->session));
@@ -210,6 +211,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
     run->total_steps = c->train.epochs * run->at.steps_per_epoch;
     if (c->train.steps) run->total_steps = CR_MIN(run->total_steps, c->train.steps);
     cr_run_scale_lr(run);
+    CR_TRY(cr_run_find_evaluation(run));
     if (c->schedule.warmup_epochs > (double)c->train.epochs) /* a recipe for many epochs, run for a few */
         cr_log(CR_LOG_WARN,
                "schedule.warmup_epochs = %g is longer than the training of %" PRId64

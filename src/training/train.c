@@ -206,7 +206,9 @@ static cr_status evaluate(struct cr_run *run, struct loop_state *state) {
     state->ended_early = status == CR_OK && cr_run_stops_early(run, &state->best);
     if (status == CR_ERR_INTERRUPTED) {
         CR_TRY(cr_state_running_own(&run->session));
-        return poll_signals(run, state, &save_now); /* the same on all ranks, but only one of them knows the signal */
+        /* the same on all ranks, but only one of them knows the signal */
+        for (int i = 0; i <= CR_VOTE_LAG && !state->ended_by; i++) CR_TRY(poll_signals(run, state, &save_now));
+        return CR_OK;
     }
     CR_TRY(status);
     return cr_state_running_own(&run->session);
@@ -271,8 +273,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
                                             .ranks     = cr_comm_size(run->comm)};
     struct loop_state              state = {.report = report, .best = *best};
     if (!run->from) CR_TRY(prune(run, &state));
-    if (cr_run_evaluates_again(run,
-                               state.best.step)) { /* a signal may have interrupted it before the run was resumed */
+    if (cr_run_evaluates_again(run, state.best.step)) {
         CR_TRY(cr_state_running_mean(&run->session));
         CR_TRY(evaluate(run, &state));
     }
@@ -305,7 +306,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
 static bool has_ended(const struct cr_run *run, const struct cr_best *best) {
     const enum cr_log_level level     = cr_comm_rank(run->comm) == 0 ? CR_LOG_RESULT : CR_LOG_INFO;
     const int64_t           all_steps = run->config->train.epochs * run->at.steps_per_epoch;
-    if (run->at.step >= run->total_steps) {
+    if (run->at.step >= run->total_steps && !cr_run_evaluates_again(run, best->step)) {
         char hint[64] = "raise train.epochs to continue";
         if (run->total_steps < all_steps)
             snprintf(hint, sizeof hint, "train.steps=0 continues to step %" PRId64, all_steps);

@@ -57,6 +57,15 @@ TEST(settings_are_those_of_the_whole_batch) {
     }
 }
 
+/* No evaluation comes between the checkpoint and the ranks that read it. */
+TEST(unfrozen_parts_are_the_same) {
+    struct run r = prepare();
+    give(&r, "model.freeze=stem", "model.unfreeze=1", "train.eval_every=0", "model.sync_bn=yes");
+    CHECK(TRAIN(1, &r, "one", "train.batch=72", "train.steps=5") == 0);
+    CHECK(TRAIN(2, &r, "two", "train.batch=36", "train.steps=5") == 0);
+    check_same_losses(&r, "one", "two", 5);
+}
+
 /* Without synchronised BN each rank normalises by its own images: the results differ, but not much. */
 TEST(without_sync_bn_results_differ) {
     struct run r = prepare();

@@ -126,6 +126,24 @@ TEST(patience_stops) {
     check_same(&r, "whole", "early");
 }
 
+/* The log of a run that was killed during an evaluation has no line of it. */
+TEST(lost_evaluations_are_repeated) {
+    static const char *const written[] = {"log.jsonl", "best.json", "best"};
+    struct run               r         = prepare_noisy();
+    REQUIRE_OK(TRAIN(&r, "whole", "train.best=loss"));
+    const int         best = linked_step(&r, "whole");
+    const char *const cut = formatted("train.steps=%d", best), *const rest[] = {cut, "train.steps=0"};
+    CHECK(best < EPOCHS * PER_EPOCH);
+    REQUIRE_OK(TRAIN(&r, "cut", "train.best=loss", cut));
+    for (int i = 0; i < 2; i++) { /* the run has ended, or continues */
+        for (size_t k = 0; k < CR_COUNT(written); k++) CHECK_INT(unlink(formatted("%s/cut/%s", r.dir, written[k])), 0);
+        REQUIRE_OK(RESUME(&r, "cut", rest[i]));
+        CHECK_INT(read_log(&r, "cut", "loss").count, i ? 1 + EPOCHS - best / PER_EPOCH : 1);
+        CHECK_INT(linked_step(&r, "cut"), best);
+    }
+    check_same(&r, "whole", "cut");
+}
+
 /* Small validation sets have equal evaluations. Of these the averages decide, which predict uses. A third of the images
  * has no exact value in best.json, and a resumed run must still find that the next third is not better. */
 TEST(equal_evaluations) {
