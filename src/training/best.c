@@ -108,6 +108,15 @@ cr_status cr_run_find_evaluation(struct cr_run *run) {
     return cr_comm_broadcast(run->comm, &run->evaluated, sizeof run->evaluated, 0);
 }
 
+void cr_run_set_steps(struct cr_run *run) {
+    run->total_steps = run->config->train.epochs * run->at.steps_per_epoch;
+    if (run->config->train.steps) run->total_steps = CR_MIN(run->total_steps, run->config->train.steps);
+}
+
+bool cr_run_is_complete(const struct cr_run *run, const struct cr_best *best) {
+    return run->at.step >= run->total_steps && !cr_run_evaluates_again(run, best->step);
+}
+
 /* ---- a new evaluation ---- */
 
 /* Writes the value of a metric and, with moving averages, those of the weights and of the averages. */

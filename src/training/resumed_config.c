@@ -113,10 +113,10 @@ static void keep_effective(const struct cr_config *fresh, struct cr_training_cha
 static cr_status read_end(const struct cr_run *stored, bool *ended) {
     struct cr_run run = *stored;
     CR_TRY(cr_state_position(run.from, &run.at));
+    cr_run_set_steps(&run);
+    CR_TRY(cr_run_find_evaluation(&run));
     const struct cr_best best = cr_run_best_read(&run);
-    int64_t              last = run.config->train.epochs * run.at.steps_per_epoch;
-    if (run.config->train.steps) last = CR_MIN(last, run.config->train.steps);
-    *ended = run.at.step >= last || cr_run_stops_early(&run, &best);
+    *ended                    = cr_run_is_complete(&run, &best) || cr_run_stops_early(&run, &best);
     return CR_OK;
 }
 

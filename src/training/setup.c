@@ -208,8 +208,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
     CR_TRY(start_session(run, &state, run->from ? run->from : c->model.weights, run->from, force));
     CR_TRY(load_values(run));
     CR_TRY(open_loader(run));
-    run->total_steps = c->train.epochs * run->at.steps_per_epoch;
-    if (c->train.steps) run->total_steps = CR_MIN(run->total_steps, c->train.steps);
+    cr_run_set_steps(run);
     cr_run_scale_lr(run);
     CR_TRY(cr_run_find_evaluation(run));
     if (c->schedule.warmup_epochs > (double)c->train.epochs) /* a recipe for many epochs, run for a few */

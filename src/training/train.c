@@ -306,7 +306,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
 static bool has_ended(const struct cr_run *run, const struct cr_best *best) {
     const enum cr_log_level level     = cr_comm_rank(run->comm) == 0 ? CR_LOG_RESULT : CR_LOG_INFO;
     const int64_t           all_steps = run->config->train.epochs * run->at.steps_per_epoch;
-    if (run->at.step >= run->total_steps && !cr_run_evaluates_again(run, best->step)) {
+    if (cr_run_is_complete(run, best)) {
         char hint[64] = "raise train.epochs to continue";
         if (run->total_steps < all_steps)
             snprintf(hint, sizeof hint, "train.steps=0 continues to step %" PRId64, all_steps);
