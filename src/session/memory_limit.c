@@ -4,6 +4,7 @@
 #include "device/offline.h"
 #include "session/session.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -241,6 +242,11 @@ cr_status cr_session_lacks_memory(const struct cr_session *s, const struct cr_pr
     return status;
 }
 
+/* Rounded up: the number that is printed is enough as a limit. */
+static double tenths_of_mib(size_t bytes) {
+    return ceil(10 * cr_mib(bytes)) / 10;
+}
+
 cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
     const struct cr_config *c          = s->config;
     const bool              recomputes = c->memory.recompute, offloads = s->fit.offloaded > 0;
@@ -259,9 +265,10 @@ cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
     if (s->overhead_bytes)
         snprintf(details, sizeof details, " (%.0f of them for libraries%s%s)", cr_mib(s->overhead_bytes),
                  s->model.ranks > 1 ? " and NCCL" : "", cr_session_jpeg_bytes(s) ? " and decoding" : "");
-    const cr_status status = cr_config_fail(
-        c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s", cr_mib(needed_bytes),
-        details, cr_mib(needed_bytes - limit), with, instead, text.data ? text.data : "");
+    const cr_status status =
+        cr_config_fail(c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s",
+                       tenths_of_mib(needed_bytes), details, tenths_of_mib(needed_bytes - limit), with, instead,
+                       text.data ? text.data : "");
     cr_text_free(&text);
     return status;
 }

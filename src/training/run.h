@@ -88,8 +88,8 @@ CR_MUST cr_status cr_run_update_best(const struct cr_run *run, const struct cr_s
 bool cr_run_evaluates_at(const struct cr_run *run, int64_t step);
 /* Sets run->evaluated. All ranks call it. */
 CR_MUST cr_status cr_run_find_evaluation(struct cr_run *run);
-/* Returns whether a resumed run begins with the evaluation of its step, which did not end before: the run was killed, or
- * interrupted by a signal. An uninterrupted run and a resumed one then have the same best checkpoint. */
+/* Returns whether a resumed run begins with the evaluation of its step, which did not end before: a signal interrupted
+ * or killed the run. An uninterrupted run and a resumed one then have the same best checkpoint. */
 bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step);
 /* Sets run->total_steps by the configuration and the number of updates per epoch. */
 void cr_run_set_steps(struct cr_run *run);
