@@ -30,6 +30,15 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
 
 /* ---- programs ---- */
 
+/* Reserves memory for the input of a program that is compiled later. */
+static cr_status count_input(struct cr_session *s, enum cr_program_kind kind, int64_t batch) {
+    struct cr_program p;
+    CR_TRY(cr_model_program(&s->model, s->config, kind, batch, &p));
+    cr_session_count_input(s, &p);
+    cr_program_free(&p);
+    return CR_OK;
+}
+
 static cr_status compile_train(struct cr_session *s) {
     static const enum cr_program_kind one_batch[]     = {CR_PROGRAM_STEP};
     static const enum cr_program_kind micro_batches[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO,
@@ -37,6 +46,7 @@ static cr_status compile_train(struct cr_session *s) {
     const bool                        accumulates     = s->config->train.accumulate > 1;
     const int64_t                     largest         = s->model.image_size;
     s->parts                                          = accumulates ? 3 : 1;
+    if (s->limit && s->state.sizes.count > 1) CR_TRY(count_input(s, CR_PROGRAM_STEP, s->state.batch));
     for (int k = 0; k < s->state.sizes.count; k++) {
         s->model.image_size = s->state.sizes.size[k];
         for (int i = 0; i < s->parts; i++, s->trains++) {
@@ -85,15 +95,6 @@ static void free_programs(struct cr_session *s) {
     s->fit                          = (struct cr_fit_report){0};
 }
 
-/* Reserves memory for the input of an evaluation with a given batch size, before the training programs are compiled. */
-static cr_status count_input(struct cr_session *s) {
-    struct cr_program eval;
-    CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_EVAL, s->state.eval_batch, &eval));
-    cr_session_count_input(s, &eval);
-    cr_program_free(&eval);
-    return CR_OK;
-}
-
 /* Results do not depend on the batch size of an evaluation. Unless the user sets it, it is halved until evaluation fits
  * the limit, or the memory that training needs anyway. */
 static bool halve_eval_batch(struct cr_session *s) {
@@ -128,7 +129,8 @@ static bool set_needed_limit(struct cr_session *s, const struct cr_session_optio
 static cr_status compile_missing(struct cr_session *s, const struct cr_session_options *o,
                                  struct cr_fit_report *fit_of_training) {
     if (!s->trains && o->train) {
-        if (s->limit && o->eval && (o->eval_batch || s->config->train.eval_batch)) CR_TRY(count_input(s));
+        if (s->limit && o->eval && (o->eval_batch || s->config->train.eval_batch))
+            CR_TRY(count_input(s, CR_PROGRAM_EVAL, s->state.eval_batch));
         CR_TRY(compile_train(s));
         *fit_of_training = s->fit;
     }

@@ -98,3 +98,14 @@ TEST(texts_are_checked) {
     for (int e = 0; e < 7; e++) CHECK_INT(cr_size_index(&sizes, e), want[e]);
     CHECK_INT(cr_size_largest(&sizes), 1);
 }
+
+/* The input of the largest size is a part of the memory while programs of smaller sizes are compiled. */
+TEST(a_limit_holds_for_all_sizes) {
+    struct run r = prepare();
+    give(&r, "train.steps=1", "train.batch=16");
+    for (int kib = 400; kib <= 1600; kib += 50) {
+        const char *const limit = formatted("memory.limit=%dKiB", kib), *const name = formatted("of%d", kib);
+        if (TRAIN(&r, formatted("one%d", kib), "data.image_size=32", limit) != CR_OK) continue;
+        REQUIRE_OK(TRAIN(&r, name, "data.image_sizes=16@0,24@1,32@2", limit));
+    }
+}
