@@ -91,8 +91,8 @@ static void value_set(struct cr_config_loader *l, const char *section, const cha
         return;
     }
     if (strchr(text, 'x') && set_rectangle(l, key, text, file, line)) return;
-    const char *expanded       = key->kind == CR_KEY_TEXT ? cr_config_home_path(l, text) : text;
-    text                       = expanded ? expanded : text;
+    if (key->kind == CR_KEY_TEXT) text = cr_config_home_path(l, text);
+    if (!text) return cr_complain(&l->complaints, file, line, "[%s] %s: out of memory", section, name);
     struct cr_config_src *src  = &l->src[cr_key_index(key)];
     const bool            size = key == cr_key_dotted("data.image_size");
     *src                       = (struct cr_config_src){file, line};

@@ -86,9 +86,10 @@ bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step) {
            (run->at.step == run->total_steps || cr_run_evaluates_at(run, run->at.step));
 }
 
-/* Returns whether log.jsonl has the evaluation of the current step, which follows the checkpoint of this step. */
-static bool is_logged(const struct cr_run *run) {
+/* Returns whether log.jsonl has this evaluation of the current step, which follows the checkpoint of this step. */
+static bool is_logged(const struct cr_run *run, const char *evaluation) {
     char path[PATH_MAX + 32], event[64], *text, *next;
+    if (!run->from || !cr_run_reports(run)) return false;
     snprintf(path, sizeof path, "%s/log.jsonl", run->dir);
     if (cr_file_read_no_link(path, LOG_BYTES_MAX, &text, NULL) != CR_OK) {
         cr_error_clear();
@@ -97,14 +98,15 @@ static bool is_logged(const struct cr_run *run) {
     const char *from = text;
     snprintf(event, sizeof event, "\"event\":\"save\",\"step\":%" PRId64 ",", run->at.step);
     while ((next = strstr(from, event))) from = next + 1;
-    snprintf(event, sizeof event, "\"event\":\"eval\",\"step\":%" PRId64 ",", run->at.step);
+    snprintf(event, sizeof event, "\"event\":\"%s\",\"step\":%" PRId64 ",", evaluation, run->at.step);
     const bool found = strstr(from, event) != NULL;
     cr_free(text);
     return found;
 }
 
 cr_status cr_run_find_evaluation(struct cr_run *run) {
-    run->evaluated = run->from && cr_run_reports(run) && is_logged(run);
+    run->evaluated = is_logged(run, "eval");
+    run->viewed    = run->config->train.final_tta == CR_TTA_NONE || is_logged(run, "final_tta");
     return cr_comm_broadcast(run->comm, &run->evaluated, sizeof run->evaluated, 0);
 }
 
@@ -114,7 +116,7 @@ void cr_run_set_steps(struct cr_run *run) {
 }
 
 bool cr_run_is_complete(const struct cr_run *run, const struct cr_best *best) {
-    return run->at.step >= run->total_steps && !cr_run_evaluates_again(run, best->step);
+    return run->at.step >= run->total_steps && !cr_run_evaluates_again(run, best->step) && run->viewed;
 }
 
 /* ---- a new evaluation ---- */

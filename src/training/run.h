@@ -42,6 +42,7 @@ struct cr_run {
     int64_t              corrupt;     /* images that loaders before this one could not read */
     struct cr_position   at;          /* current position */
     bool                 evaluated;   /* the step that the run resumes from was evaluated */
+    bool                 viewed;      /* also with train.final_tta, where it is set */
     int64_t              total_steps; /* number of updates of the whole run, limited by train.steps */
     double lr_factor; /* factor of every learning rate, by [optim] lr_scaling and the number of images of an update */
     struct cr_prune prune; /* has no layers when training does not prune */
@@ -86,7 +87,7 @@ CR_MUST cr_status cr_run_update_best(const struct cr_run *run, const struct cr_s
                                      struct cr_best *best, bool *is_best);
 /* Returns whether train.eval_every requires an evaluation after `step`. */
 bool cr_run_evaluates_at(const struct cr_run *run, int64_t step);
-/* Sets run->evaluated. All ranks call it. */
+/* Sets run->evaluated and run->viewed. All ranks call it. */
 CR_MUST cr_status cr_run_find_evaluation(struct cr_run *run);
 /* Returns whether a resumed run begins with the evaluation of its step, which did not end before: a signal interrupted
  * or killed the run. An uninterrupted run and a resumed one then have the same best checkpoint. */

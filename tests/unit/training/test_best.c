@@ -144,6 +144,22 @@ TEST(lost_evaluations_are_repeated) {
     check_same(&r, "whole", "cut");
 }
 
+/* The log ends before the evaluation of train.final_tta, or is whole. */
+TEST(a_lost_evaluation_of_views_is_repeated) {
+    struct run r = prepare_noisy();
+    REQUIRE_OK(TRAIN(&r, "views", "train.final_tta=flip"));
+    for (int i = 0; i < 3; i++) {
+        const char *const log = formatted("%s/views/log.jsonl", r.dir), event[] = "{\"event\":\"final_tta\"";
+        char             *text = NULL;
+        if (i) REQUIRE_OK(RESUME(&r, "views", "train.final_tta=flip"));
+        REQUIRE_OK(cr_file_read(log, 1 << 20, &text, NULL));
+        const char *found = strstr(text, event);
+        REQUIRE(found && !strstr(found + 1, event));
+        if (!i) CHECK_INT(truncate(log, found - text), 0);
+        cr_free(text);
+    }
+}
+
 /* Small validation sets have equal evaluations. Of these the averages decide, which predict uses. A third of the images
  * has no exact value in best.json, and a resumed run must still find that the next third is not better. */
 TEST(equal_evaluations) {
