@@ -51,12 +51,13 @@ enum {
 };
 
 /* Deviations from the definition of an op that kernels of libraries make. Kernels of this project make only the last
- * one. verification/verify.h allows exactly the deviations that a kernel declares. */
+ * two. verification/verify.h allows exactly the deviations that a kernel declares. */
 enum cr_relaxation {
     CR_RELAXED_HALF_BIAS   = 1 << 0, /* the bias is rounded to the type of the program before it is added */
     CR_RELAXED_ROUNDED_SUM = 1 << 1, /* the sum of products is rounded to that type before `add` is added */
     CR_RELAXED_NAN_RELU    = 1 << 2, /* a ReLU of NaN gives 0 */
-    CR_RELAXED_TILE_ERROR  = 1 << 3  /* a pixel has the rounding errors of the pixels near it (Winograd's algorithm) */
+    CR_RELAXED_TILE_ERROR  = 1 << 3, /* a pixel has the rounding errors of the pixels near it (Winograd's algorithm) */
+    CR_RELAXED_SPLIT_INPUT = 1 << 4  /* an input may be off by 2^-29 of the largest one (two f16 numbers for an f32) */
 };
 
 struct cr_device;

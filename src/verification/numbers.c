@@ -191,16 +191,20 @@ double cr_verify_peak(const struct cr_program *p, const struct cr_op *op) {
     return op->kind == CR_OP_avgpool ? reduction(p, op, CR_OUT_avgpool_y) : 1;
 }
 
+/* Largest finite magnitude of an operand; 0 where it is absent or has no floating-point numbers. */
+static double largest_of(const struct cr_verify_values *v, int slot) {
+    const double *x   = v->in[slot];
+    double        top = 0;
+    if (!x || v->program->tensor[v->op->in[slot]].dtype != CR_F64) return 0;
+    const int64_t n = elems(v->program, v->op->in[slot]);
+    for (int64_t i = 0; i < n; i++)
+        if (fabs(x[i]) > top && isfinite(x[i])) top = fabs(x[i]);
+    return top;
+}
 /* Largest magnitude of all operands, at least 1. */
 static double largest_operand(const struct cr_verify_values *v) {
     double top = 1;
-    for (int s = 0; s < CR_OP_IN_MAX; s++) {
-        if (!v->in[s] || v->program->tensor[v->op->in[s]].dtype != CR_F64) continue;
-        const double *x = v->in[s];
-        const int64_t n = elems(v->program, v->op->in[s]);
-        for (int64_t i = 0; i < n; i++)
-            if (fabs(x[i]) > top && isfinite(x[i])) top = fabs(x[i]);
-    }
+    for (int s = 0; s < CR_OP_IN_MAX; s++) top = fmax(top, largest_of(v, s));
     return top;
 }
 
@@ -218,14 +222,17 @@ double cr_verify_loss_grad_factor(const struct cr_verify_values *v) {
 /* Each product may lose half the smallest denormal, multiplied by the factors that follow. In sums of products an
  * operand below the smallest normal f32 may be treated as 0, because libraries do not specify denormals. All other
  * kernels keep denormals. f16 operands are normal numbers in f32; rounding of their sums to f16 is covered by `result`
- * and `round`. */
+ * and `round`. With CR_RELAXED_SPLIT_INPUT the errors of the inputs, which are independent, are added. */
 double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     const double n = cr_verify_terms(v->program, v->op, out_slot), unit = 0x1p-149;
     const bool acts = v->op->kind == CR_OP_conv || v->op->kind == CR_OP_conv_wgrad || v->op->kind == CR_OP_conv_grad ||
                       v->op->kind == CR_OP_gram_dgrad;
     if (cr_verify_rule(v->op->kind)->products) { /* scale factors of operands multiply their loss */
-        const double top = largest_operand(v);
-        return n * FLT_MIN * (acts ? top * top : top);
+        const double top   = largest_operand(v);
+        const double split = v->relaxations & CR_RELAXED_SPLIT_INPUT
+                                 ? 0x1p-29 * largest_of(v, CR_IN_conv_x) * largest_of(v, CR_IN_conv_w)
+                                 : 0;
+        return n * FLT_MIN * (acts ? top * top : top) + sqrt(n) * split;
     }
     switch (v->op->kind) {
     case CR_OP_loss_grad: return cr_verify_loss_grad_factor(v) * n * FLT_MIN; /* exp may flush to zero */

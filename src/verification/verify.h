@@ -7,7 +7,7 @@
  *   - n: length of the longest reduction that leads to the element, plus the roundings around the reduction
  *   - A: the same expression over absolute values in FP64. A is computed by the reference kernel on magnitudes, or by
  *     a closed formula if the expression is not a sum (the table in verification/bound.c).
- *   - tiny: loss by gradual underflow, or by flushing to zero
+ *   - tiny: loss by gradual underflow, or by flushing to zero; with CR_RELAXED_SPLIT_INPUT also that of inputs
  *   - slack: in fused ops, the effect of a rounding or a sign that may legitimately differ (verification/inputs.c,
  *     verification/cases.c)
  *   - round: half a unit in the last place of the type of the output

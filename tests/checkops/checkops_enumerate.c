@@ -54,7 +54,7 @@ struct sample { /* a draw and its expected result */
 /* The relaxations that change the bounds of this op. */
 static unsigned relevant_relaxations(const struct cr_op *op, unsigned relaxations) {
     const bool forward = op->kind == CR_OP_conv, backward = op->kind == CR_OP_conv_dgrad;
-    unsigned   kinds = forward || backward ? CR_RELAXED_TILE_ERROR : 0;
+    unsigned   kinds = forward ? CR_RELAXED_TILE_ERROR | CR_RELAXED_SPLIT_INPUT : backward ? CR_RELAXED_TILE_ERROR : 0;
     if (forward && op->in[CR_IN_conv_bias] >= 0) kinds |= CR_RELAXED_HALF_BIAS;
     if ((forward && op->in[CR_IN_conv_add] >= 0) || (backward && op->in[CR_IN_conv_dgrad_add] >= 0))
         kinds |= CR_RELAXED_ROUNDED_SUM;

@@ -47,12 +47,14 @@ static inline const char *folder_path_(void) {
     return tmp_path;
 }
 
-/* Whether two files of at most 16 MiB are bitwise identical. */
+/* Whether two files are bitwise identical. A file that cannot be read fails the case: it is neither the same nor not
+ * the same. */
 static inline bool same_bytes(const char *path_a, const char *path_b) {
     OWNED(string) a = NULL, b = NULL;
-    size_t        na = 0, nb = 1;
-    return cr_file_read(path_a, 1 << 24, &a, &na) == CR_OK && cr_file_read(path_b, 1 << 24, &b, &nb) == CR_OK &&
-           na == nb && !memcmp(a, b, na);
+    size_t        na = 0, nb = 0;
+    CHECK_STATUS(cr_file_read(path_a, (size_t)1 << 32, &a, &na), CR_OK);
+    CHECK_STATUS(cr_file_read(path_b, (size_t)1 << 32, &b, &nb), CR_OK);
+    return a && b && na == nb && !memcmp(a, b, na);
 }
 
 #endif

@@ -143,8 +143,8 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- kernels ---- */
 
-const struct cr_kernel cr_cuda_wgmma_sp_kernels[] = {{CUDA_SPARSE_CONV("cuda.wgmma_sp", CR_MATH_F32, CR_TYPES_F32),
-                                                      .traits.sparse_cores = true, .accepts = has_format,
-                                                      .estimate = estimate, .launch = launch},
-                                                     CUDA_SPARSE_FILTER("cuda.wgmma_sp_filter", CR_TYPES_FLOAT),
-                                                     {0}};
+const struct cr_kernel cr_cuda_wgmma_sp_kernels[] = {
+    {CUDA_SPARSE_CONV("cuda.wgmma_sp", CR_MATH_F32, CR_TYPES_F32), .relaxations = CR_RELAXED_SPLIT_INPUT,
+     .traits.sparse_cores = true, .accepts = has_format, .estimate = estimate, .launch = launch},
+    CUDA_SPARSE_FILTER("cuda.wgmma_sp_filter", CR_TYPES_FLOAT),
+    {0}};

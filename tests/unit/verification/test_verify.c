@@ -113,6 +113,19 @@ TEST(denormals_may_be_flushed_in_products) {
     CHECK(!dot_verify(&d, CR_MATH_F32, 0).ok);
 }
 
+/* A small input beside large ones may lose what CR_RELAXED_SPLIT_INPUT says, in kernels that declare it. */
+TEST(split_inputs_lose_parts_of_the_largest) {
+    OWNED(dot) d = {0};
+    dot_open(&d);
+    for (int i = 0; i < 64; i++) d.x[i] = i == 9 ? 1e-5f : 4, d.w[i] = i == 9;
+    CHECK(!dot_verify(&d, CR_MATH_F32, 1e-5 + 4 * 0x1p-29).ok);
+    d.t.io.relaxations = CR_RELAXED_SPLIT_INPUT;
+    CHECK(dot_verify(&d, CR_MATH_F32, 1e-5 + 4 * 0x1p-29).ok);
+    CHECK(!dot_verify(&d, CR_MATH_F32, 1e-5 + 64 * 0x1p-29).ok);
+    for (int i = 0; i < 64; i++) d.x[i] = 1e-5f;
+    CHECK(!dot_verify(&d, CR_MATH_F32, 1e-5 + 4 * 0x1p-29).ok);
+}
+
 TEST(nan_and_infinity_by_position) {
     OWNED(dot) d = {0};
     dot_open(&d);
