@@ -27,19 +27,19 @@ def operand(path: "str | os.PathLike[str]") -> str:
     return "./" + text if text.startswith("-") or ("=" in text and not text.startswith("/")) else text
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple, range)):
-        return ",".join(map(_value, value))
+        return ",".join(map(value_text, value))
     return os.path.expanduser(os.fspath(value) if isinstance(value, os.PathLike) else str(value))
 
 
 def _values(value: object) -> str:
     """Of a sweep: a list is a list of values, and a value that has commas is quoted."""
     if not isinstance(value, (list, tuple, range)):
-        return _value(value)
-    return ",".join(f'"{text}"' if "," in text else text for text in map(_value, value))
+        return value_text(value)
+    return ",".join(f'"{text}"' if "," in text else text for text in map(value_text, value))
 
 
 def arguments(command: str, keys: Mapping[str, object]) -> list[str]:
@@ -52,7 +52,7 @@ def arguments(command: str, keys: Mapping[str, object]) -> list[str]:
             raise TypeError(f"{name} is neither an option of cresnet {command} nor a key of its configuration, such as optim_lr")
         if value is None or (name in _FLAGS and option and not value):
             continue
-        text = (_values if command == "sweep" else _value)(value)
+        text = (_values if command == "sweep" else value_text)(value)
         word = name.replace("_", "-")
         line.append((f"--{word}" if name in _FLAGS else f"--{word}={text}") if option else f"{section}.{key}={text}")
     return line

@@ -79,8 +79,10 @@ def audit(images: PathLike, run: Optional[Union[Run, PathLike]] = None, *, outpu
     if folds < 0 or folds == 1:
         raise ArgumentError(f"folds = {folds}: at least 2, or 0 to leave labels out", "argument")
     say: Callable[[str], None] = (lambda line: print(line, flush=True)) if progress else (lambda line: None)
-    found = survey(os.fspath(images), run, os.path.abspath(output), folds, config, seed, threads, say, keys)
-    result = Audit(os.path.abspath(output), len(found.listing))
+    output = os.path.abspath(os.path.expanduser(output))
+    config = None if config is None else os.path.expanduser(config)
+    found = survey(os.path.expanduser(images), run, output, folds, config, seed, threads, say, keys)
+    result = Audit(output, len(found.listing))
     _collect(result, found)
     _write_tables(result, found)
     _write_page(result, found)

@@ -239,7 +239,7 @@ def _samples(X: Any) -> Union[npt.NDArray[np.uint8], list[str]]:
         samples: Union[npt.NDArray[np.uint8], list[str]] = X
     else:
         try:
-            samples = [os.path.abspath(os.fsdecode(path)) for path in X]
+            samples = [os.path.abspath(os.path.expanduser(os.fsdecode(path))) for path in X]
         except TypeError as error:
             raise TypeError(f"X must be uint8 [images, height, width, 1 or 3] or a list of paths: the argument must be a string or a path: {error}"
                             ) from None
@@ -250,6 +250,7 @@ def _samples(X: Any) -> Union[npt.NDArray[np.uint8], list[str]]:
 
 def _listed(folder: PathLike) -> tuple[list[str], list[str]]:
     """The images of a folder with a folder for each class, and their classes."""
+    folder = os.path.expanduser(folder)
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     found = [(os.path.join(place, name), label) for label in classes
              for place, _, names in sorted(os.walk(os.path.join(folder, label), followlinks=True)) for name in sorted(names)
@@ -261,7 +262,7 @@ def _listed(folder: PathLike) -> tuple[list[str], list[str]]:
 
 def _folder(folder: PathLike) -> tuple[list[str], list[str], Optional[tuple[list[str], list[str]]]]:
     """Images and classes of training; the same of validation, if the folder has val/."""
-    inner, validation = os.path.join(folder, "train"), os.path.join(folder, "val")
+    inner, validation = (os.path.join(os.path.expanduser(folder), split) for split in ("train", "val"))
     if not os.path.isdir(inner):
         return (*_listed(folder), None)
     return (*_listed(inner), _listed(validation) if os.path.isdir(validation) else None)

@@ -153,7 +153,7 @@ class Logits:
         return int(self._tensor.device), int(self._tensor.index)
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[tuple[int, int]] = None,
-                   dl_device: Optional[tuple[int, int]] = None, copy: Optional[bool] = None) -> object:
+                   dl_device: Optional[tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
         """A capsule. On a GPU, later work of `stream` finds the logits (None: the default stream; -1: the caller sees to that)."""
         del max_version  # all libraries read a capsule without a version
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):

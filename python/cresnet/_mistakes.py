@@ -108,7 +108,7 @@ class Errors:
         """Copies the images to output/TRUE/PREDICTED/NAME, and images that are no files of their own as PNG. Returns their number. Files of equal names are
         numbered. ArgumentError when the folder exists and is not empty."""
         from ._inspect.page import naming
-        folder = os.fspath(output)
+        folder = os.path.expanduser(output)
         if os.path.isdir(folder) and os.listdir(folder):
             raise ArgumentError(f"{folder}: the folder is not empty", "argument")
         reader = self._reader()
@@ -133,7 +133,7 @@ class Errors:
         from ._inspect.page import Page, check_output, write_page
         from ._inspect.scores import curves
 
-        folder = os.path.abspath(output)
+        folder = os.path.abspath(os.path.expanduser(output))
         reader = self._reader()
         check_output(folder)
         correct = 1 - len(self) / max(self.images, 1)

@@ -5,20 +5,25 @@ import contextlib
 import ctypes
 import operator
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Callable, NoReturn, Optional, Union
+from typing import Any, Callable, NoReturn, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _dlpack
+from ._arguments import value_text
 from ._errors import CresnetError, PathLike
 from ._library import INTERRUPT, LOG, Encoded, Error, Image, InfoStruct, Memory, Options, Output, Tensor, check_library, lib
 
 LogFunction = Callable[[int, str], None]
+Part = Callable[[int, int], tuple[object, ...]]  # arguments for some images of a call: the first one, their number
+_PART_IMAGES = 32  # of one call of the library, or those of one batch
+
 
 def _call_interruptible(options: Options, function: Callable[..., int], *arguments: object) -> int:
     """Calls a function that may download weights; Ctrl-C ends it within about a second."""
@@ -111,7 +116,7 @@ def _text(what: str, value: Union[str, bytes]) -> bytes:
 
 
 def _path(path: PathLike) -> bytes:
-    return _text("a path", os.fsencode(path))
+    return _text("a path", os.path.expanduser(os.fsencode(path)))
 
 
 def _int(name: str, value: int) -> int:
@@ -119,6 +124,17 @@ def _int(name: str, value: int) -> int:
     if not -2**31 <= number < 2**31:  # ctypes would drop the upper bits
         raise ValueError(f"{name} = {number}: not a number of 32 bits")
     return number
+
+
+def _parts(array: ctypes.Array[Any]) -> Part:
+    """Of images in an array of structures or texts."""
+    kind: Any = type(array)._type_
+    return lambda first, count: (ctypes.cast(ctypes.addressof(array) + first * ctypes.sizeof(kind), ctypes.POINTER(kind)), count)
+
+
+def _numbered(text: bytes, first: int) -> bytes:
+    """An error that numbers the images of a part, with the numbers of the call."""
+    return re.sub(rb"^image (\d+): ", lambda found: b"image %d: " % (first + int(found[1])), text)
 
 
 def _make_options(device: str, precision: str, max_batch: int, threads: int, features: bool, f32_tensors: bool,
@@ -138,7 +154,7 @@ def _make_options(device: str, precision: str, max_batch: int, threads: int, fea
     if config is not None:
         options.config = _path(config)
     if settings:
-        lines = [_text("settings", f"{key}={value}") for key, value in settings.items()]
+        lines = [_text("settings", f"{key}={value_text(value)}") for key, value in settings.items()]
         options.settings, options.setting_count = (ctypes.c_char_p * len(lines))(*lines), len(lines)
     if log is not None:
         options.log = LOG(lambda context, level, line: log(level, line.decode(errors="replace")))
@@ -173,7 +189,8 @@ class Model:
     model cannot be copied, pickled or used after fork(): each process opens its own.
 
     Raises ArgumentError for a wrong argument or configuration, and CresnetError with the status "input/output", "format", "memory" or "device";
-    Ctrl-C ends a download. After an error of a call the model can be used again, unless the status is "device" or "broken"."""
+    Ctrl-C ends a download, and a call after its next batches, but not classify(). After an error of a call the model can be used again, unless
+    the status is "device" or "broken"."""
 
     def __init__(self, path: PathLike, *, device: str = "auto", precision: str = "auto", max_batch: int = 1, threads: int = 0,
                  features: bool = False, f32_tensors: bool = False, config: Optional[PathLike] = None,
@@ -263,7 +280,7 @@ class Model:
             raise TypeError("paths must be a list of paths: classify_files([path])")
         encoded = [_path(path) for path in paths]
         names = (ctypes.c_char_p * len(encoded))(*encoded)
-        return self._call(lib().cresnet_classify_files, names, len(encoded), top, logits, features)
+        return self._call(lib().cresnet_classify_files, _parts(names), len(encoded), top, logits, features)
 
     def classify_encoded(self, files: Iterable[Union[bytes, bytearray, memoryview]], *, top: int = 1, logits: bool = False,
                          features: bool = False) -> Result:
@@ -272,7 +289,7 @@ class Model:
             raise TypeError("files must be a list of the bytes of files: classify_encoded([data])")
         contents = [f if isinstance(f, bytes) else bytes(memoryview(f)) for f in files]
         encoded = (Encoded * len(contents))(*[Encoded(f, len(f)) for f in contents])
-        return self._call(lib().cresnet_classify_encoded, encoded, len(contents), top, logits, features)
+        return self._call(lib().cresnet_classify_encoded, _parts(encoded), len(contents), top, logits, features)
 
     def classify_images(self, images: Iterable[npt.NDArray[np.uint8]], *, top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
@@ -283,12 +300,12 @@ class Model:
         channels, dtype = self.info.channels, np.dtype(f"uint{self.info.bits}")
         if isinstance(images, np.ndarray) and (images.ndim < 3 or images.shape[2:] == (channels,)):
             raise TypeError("images must be a list of images: classify_images([image])")
-        arrays = [np.ascontiguousarray(image) for image in images]
+        arrays = [np.require(image, requirements=("C", "A")) for image in images]
         for array in arrays:
             if array.dtype != dtype or array.shape[2:] != (channels,) and (channels != 1 or array.ndim != 2):
                 raise ValueError(f"an image must be {dtype} [height, width, {channels}], not {array.dtype} {list(array.shape)}")
         c_images = (Image * len(arrays))(*[Image(a.ctypes.data, a.shape[1], a.shape[0], 0) for a in arrays])
-        return self._call(lib().cresnet_classify_images, c_images, len(arrays), top, logits, features)
+        return self._call(lib().cresnet_classify_images, _parts(c_images), len(arrays), top, logits, features)
 
     def classify_tensor(self, tensor: npt.NDArray[np.generic], *, layout: str = "NHWC", top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
@@ -297,7 +314,7 @@ class Model:
         tensor: [N, info.image_size, info.image_width, info.channels] with the layout "NHWC", or [N, C, H, W] with "NCHW"; uint8 (uint16 if
         info.bits is 16), or normalised float32 if the model was opened with f32_tensors=True. Arguments and result as of classify_files();
         ValueError for another shape or type."""
-        array, height, width, channels = np.ascontiguousarray(tensor), self.info.image_size, self.info.image_width, self.info.channels
+        array, height, width, channels = np.require(tensor, requirements=("C", "A")), self.info.image_size, self.info.image_width, self.info.channels
         if layout not in ("NHWC", "NCHW"):
             raise ValueError(f'layout must be "NHWC" or "NCHW", not {layout!r}')
         want = (height, width, channels) if layout == "NHWC" else (channels, height, width)
@@ -308,8 +325,11 @@ class Model:
             raise ValueError(f"a tensor must be {integers} or float32 [N, {', '.join(map(str, want))}], "
                              f"not {array.dtype} {list(array.shape)}{hint}")
         kind = 1 if array.dtype == np.float32 else 2 if array.dtype == np.uint16 else 0
-        c_tensor = Tensor(array.ctypes.data, kind, int(layout == "NCHW"), array.shape[0], 0, None)
-        return self._call(lib().cresnet_classify_tensor, ctypes.byref(c_tensor), None, top, logits, features, array.shape[0])
+
+        def part(first: int, count: int) -> tuple[object, ...]:
+            return (ctypes.byref(Tensor(array[first:].ctypes.data, kind, int(layout == "NCHW"), count, 0, None)),)
+
+        return self._call(lib().cresnet_classify_tensor, part, array.shape[0], top, logits, features)
 
     def classify(self, images: object, *, stream: object = None) -> _dlpack.Logits:
         """Classifies prepared images in the memory of another library, and returns their logits there: arrays of PyTorch, CuPy, JAX, NumPy and
@@ -333,29 +353,31 @@ class Model:
             with self._call_handle() as handle:
                 check_library(lib().cresnet_synchronize(handle, ctypes.byref(error)), error)
 
-    def _call(self, function: Callable[..., int], images: object, count: Optional[int], top: int, logits: bool, features: bool,
-              rows: Optional[int] = None) -> Result:
+    def _call(self, function: Callable[..., int], part: Part, count: int, top: int, logits: bool, features: bool) -> Result:
+        """Calls the library with whole batches, a few at a time: Python handles Ctrl-C only between two calls."""
         self._open_handle()
         top = operator.index(top)
         if not 1 <= top <= self.info.classes:
             raise ValueError(f"top = {top}: the network has {self.info.classes} classes")
-        rows = rows if rows is not None else count or 0
-        result = Result(np.full((rows, top), -1, np.int32), np.zeros((rows, top), np.float32),
-                        np.zeros((rows, self.info.classes), np.float32) if logits else None,
-                        np.zeros((rows, self.info.features), np.float32) if features else None, [None] * rows)
+        result = Result(np.full((count, top), -1, np.int32), np.zeros((count, top), np.float32),
+                        np.zeros((count, self.info.classes), np.float32) if logits else None,
+                        np.zeros((count, self.info.features), np.float32) if features else None, [])
         if self.info.reject_score:
-            result.scores, result.rejected = np.zeros(rows, np.float64), np.zeros(rows, np.bool_)
-        errors, error, output = (Error * max(rows, 1))(), Error(), Output()
+            result.scores, result.rejected = np.zeros(count, np.float64), np.zeros(count, np.bool_)
+        step = -(-_PART_IMAGES // self.info.max_batch) * self.info.max_batch
+        errors, error, output = (Error * step)(), Error(), Output()
         lib().cresnet_output_init(ctypes.byref(output))
-        output.top, output.labels, output.probabilities = top, result.labels.ctypes.data, result.probabilities.ctypes.data
-        output.logits = result.logits.ctypes.data if result.logits is not None else None
-        output.features = result.features.ctypes.data if result.features is not None else None
-        output.image_errors = ctypes.addressof(errors)
-        if result.scores is not None and result.rejected is not None:
-            output.scores, output.rejected = result.scores.ctypes.data, result.rejected.ctypes.data
-        arguments = (images,) if count is None else (images, count)
+        output.top, output.image_errors = top, ctypes.addressof(errors)
         with self._call_handle() as handle:
-            status = function(handle, *arguments, ctypes.byref(output), ctypes.byref(error))
-        check_library(status, error)
-        result.errors = [e.text.decode(errors="replace") if e.status else None for e in errors[:rows]]
+            for first in range(0, max(count, 1), step):
+                images = min(step, count - first)
+                for name in ("labels", "probabilities", "logits", "features", "scores", "rejected"):
+                    array = getattr(result, name)
+                    setattr(output, name, None if array is None else array[first:].ctypes.data)
+                status = function(handle, *part(first, images), ctypes.byref(output), ctypes.byref(error))
+                error.text = _numbered(error.text, first)
+                check_library(status, error)
+                named = function is lib().cresnet_classify_files  # by the path
+                result.errors += [(e.text if named else _numbered(e.text, first)).decode(errors="replace") if e.status else None
+                                  for e in errors[:images]]
         return result

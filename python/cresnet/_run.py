@@ -159,7 +159,8 @@ class Run:
         """Classifies a path of an image, all files of a folder in the order of their names, a list of paths, or uint8 arrays
         [height, width, channels], with the best checkpoint. top and logits as of Model.classify_files(); options of Model."""
         if isinstance(images, (str, os.PathLike)):
-            images = sorted(path for path in glob.glob(os.path.join(glob.escape(os.fspath(images)), "**"), recursive=True)
+            images = os.path.expanduser(images)
+            images = sorted(path for path in glob.glob(os.path.join(glob.escape(images), "**"), recursive=True)
                             if os.path.isfile(path)) if os.path.isdir(images) else [images]
         given = list(images)
         with self.model(**{"max_batch": max(1, min(len(given), 64)), **options}) as model:

@@ -375,8 +375,15 @@ class Commands(unittest.TestCase):
         pixels = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)
         by_array = run.predict(pixels, top=2, logits=True)
         self.assertEqual((by_array.labels.shape, by_array.logits.shape), ((3, 2), (3, 10)))
+        with cresnet.Model("~/model", max_batch=3, settings={"model.depths": [1]}) as model:  # 33 images a part, so that Ctrl-C need not wait
+            parts = mock.Mock(side_effect=cresnet._lib().cresnet_classify_encoded)
+            with mock.patch.object(cresnet._lib(), "cresnet_classify_encoded", parts):
+                numbers = [text.partition(":")[0] for text in model.classify_encoded([b"no image"] * 70).errors]
+            self.assertEqual((parts.call_count, numbers), (3, [f"image {i}" for i in range(70)]))
+            many = model.classify_tensor(np.concatenate([pixels] * 24), top=2, logits=True)
+            self.assertTrue((many.logits == np.concatenate([by_array.logits] * 24)).all())
         subprocess.run([BIN, "data", "shapes", "some", "data.train_images=10", "data.val_images=10", "-q"], check=True)
-        folder = run.predict("some/val")
+        folder = run.predict("~/some/val")
         files = sorted(os.path.join(place, name) for place, _, names in os.walk("some/val") for name in names)
         self.assertTrue((folder.labels == run.predict(files).labels).all())
         said = subprocess.run([BIN, "predict", "model", files[0], "--json", "-q", "-k", "1"], capture_output=True, text=True, check=True).stdout

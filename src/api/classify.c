@@ -83,7 +83,6 @@ static cr_status prepare_image(struct cresnet_model *m, const struct cr_api_imag
     return prepare_encoded(m, &prep, &job->encoded[index], index, scratch, out);
 }
 
-/* The first error of a batch. Messages are per thread, so each decoder copies its own. */
 /* Keeps the error of one image. With image_errors the other images of the call are classified nevertheless. */
 static void note_error(const struct cr_api_images *job, int index, cr_status status, struct cr_first_error *first) {
     cresnet_error *errors = job->output->image_errors;

@@ -242,7 +242,10 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
 
 static cresnet_status open_model(struct open_job *job, cresnet_model **out, cresnet_error *error) {
     cresnet_model *m = cr_api_start(error);
-    if (!m) return CRESNET_ERROR_MEMORY;
+    if (!m) {
+        cr_config_close(job->config);
+        return CRESNET_ERROR_MEMORY;
+    }
     m->f32_input         = job->options->f32_tensors != 0;
     m->has_features      = job->options->features != 0;
     m->log               = job->options->log;

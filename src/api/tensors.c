@@ -23,13 +23,13 @@ void cr_api_normalize(struct cresnet_model *m, int count) {
 
 /* ---- host memory ---- */
 
-/* Copies an image from the layout C,H,W to H,W,C. */
+/* Copies an image from the layout C,H,W, at any address, to H,W,C. */
 #define INTERLEAVE(type)                                                                                               \
     do {                                                                                                               \
-        const type *from_ = (const type *)from;                                                                        \
-        type       *to_   = (type *)to;                                                                                \
+        type *to_ = (type *)to;                                                                                        \
         for (size_t i = 0; i < pixels; i++)                                                                            \
-            for (size_t k = 0; k < channels; k++) to_[channels * i + k] = from_[k * pixels + i];                       \
+            for (size_t k = 0; k < channels; k++)                                                                      \
+                memcpy(&to_[channels * i + k], (const char *)from + (k * pixels + i) * sizeof(type), sizeof(type));    \
     } while (0)
 
 static void interleave(const void *from, size_t pixels, size_t channels, size_t sample_bytes, void *to) {

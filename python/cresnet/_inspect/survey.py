@@ -94,7 +94,7 @@ def _given_features(run: Optional[Union[Run, PathLike]], reader: Reader, listing
                     say: Callable[[str], None]) -> Optional[npt.NDArray[np.float32]]:
     if run is None:
         return None
-    path = run.path if isinstance(run, Run) else os.fspath(run)
+    path = run.path if isinstance(run, Run) else os.path.expanduser(run)
     if path.endswith(".npy"):
         given = Features.load(path)
         return in_order(given.files, given.features, listing.files, "the features")

@@ -1,6 +1,7 @@
 /* tests/unit/api/test_api_open.c: models that cannot be opened or used: wrong options, missing and damaged files,
  * lack of memory. That a download can be interrupted: tests/cli/library_arrays.py. */
 #define IMAGES 1
+#include "api/model.h"
 #include "tests/harness/api_support.h"
 #include "tests/harness/failing_alloc.h"
 
@@ -34,11 +35,9 @@ TEST(models_that_cannot_be_opened_say_why) {
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "options.config is empty");
     options = api_options(0);
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "max_batch = 0");
-    options      = api_options(1);
-    options.size = 3;
+    options = api_options(1), options.size = 3;
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "options.size = 3");
-    options               = api_options(1);
-    options.setting_count = 1;
+    options = api_options(1), options.setting_count = 1;
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "setting_count");
     options.settings = wrong;
     NOT_OPENED(run, CRESNET_ERROR_CONFIG, "depths");
@@ -61,21 +60,24 @@ TEST(models_that_cannot_be_opened_say_why) {
     REQUIRE_CALL(cresnet_open(path, &options, &model, &error));
 }
 
+/* Also of a configuration, which the model takes over although it could not be opened. */
 TEST(failing_allocations_are_errors_without_leaks) {
-    const cresnet_options options = api_options(2);
-    const cresnet_image   image   = {pixels, 16, 12, 0};
-    cresnet_model        *model;
-    cresnet_error         error;
-    float                 logits[IMAGES][API_CLASSES];
-    cresnet_output        output = api_logits(logits[0]);
+    const cresnet_options   options = api_options(2);
+    const cresnet_image     image   = {pixels, 16, 12, 0};
+    const struct cr_config *config  = NULL;
+    cresnet_model          *model;
+    cresnet_error           error;
+    float                   logits[IMAGES][API_CLASSES];
+    cresnet_output          output = api_logits(logits[0]);
     if (!have_run()) return;
-    for_each_failing_alloc(f, .least = 50) {
-        failing_alloc_begin(&f);
-        cresnet_status status = cresnet_open(run, &options, &model, &error);
-        if (status == CRESNET_OK) status = cresnet_classify_images(model, &image, 1, &output, &error);
-        failing_alloc_end(&f, status == CRESNET_OK             ? CR_OK
-                              : status == CRESNET_ERROR_MEMORY ? CR_ERR_MEMORY
-                                                               : CR_ERR_DEVICE);
-        cresnet_close(model);
-    }
+    const char *path = formatted("%s/last/config.ini", run), *weights = formatted("model.weights=%s/last", run);
+    for (int given = 0; given < 2; given++) for_each_failing_alloc(f, .least = 50) {
+            if (given) REQUIRE_OK(cr_config_open_stored(&config, path, &weights, 1));
+            failing_alloc_begin(&f);
+            cresnet_status status = given ? cr_api_open_config(config, &options, &model, &error)
+                                          : cresnet_open(run, &options, &model, &error);
+            if (status == CRESNET_OK) status = cresnet_classify_images(model, &image, 1, &output, &error);
+            failing_alloc_end(&f, status == CRESNET_ERROR_MEMORY ? CR_ERR_MEMORY : status ? CR_ERR_DEVICE : CR_OK);
+            cresnet_close(model);
+        }
 }
