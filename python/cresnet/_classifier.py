@@ -115,6 +115,8 @@ class Classifier:
         """Writes the images and a configuration into the folder `data`; returns the keys of the training."""
         held = _held_out(codes, self.validation_fraction, self.seed)
         kept = ~held if self.validation_fraction else np.ones(len(codes), bool)
+        if self.validation_fraction < 0 or not kept.any():
+            raise ValueError(f"validation_fraction = {self.validation_fraction}: must be from 0 to less than 1, and leave images to train on")
         keys: dict[str, Any] = {"data_root": data, "data_kind": "csv"}
         if isinstance(samples, np.ndarray):
             side = min(samples.shape[1:3])

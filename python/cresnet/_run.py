@@ -162,11 +162,12 @@ class Run:
             images = os.path.expanduser(images)
             images = sorted(path for path in glob.glob(os.path.join(glob.escape(images), "**"), recursive=True)
                             if os.path.isfile(path)) if os.path.isdir(images) else [images]
-        given = list(images)
+        given: Any = images if isinstance(images, np.ndarray) and images.dtype.kind not in "OUS" else list(images)
+        arrays = sum(isinstance(image, np.ndarray) for image in given)
+        if 0 < arrays < len(given):
+            raise TypeError("images must be paths or arrays, not both")
         with self.model(**{"max_batch": max(1, min(len(given), 64)), **options}) as model:
-            if all(isinstance(image, np.ndarray) for image in given):
-                return model.classify_images([image for image in given if isinstance(image, np.ndarray)], top=top, logits=logits)
-            return model.classify_files([image for image in given if not isinstance(image, np.ndarray)], top=top, logits=logits)
+            return (model.classify_images if arrays else model.classify_files)(given, top=top, logits=logits)
 
 
 class _Training:

@@ -201,6 +201,7 @@ class Estimator(unittest.TestCase):
                            ("y must be None with a folder", lambda: fresh.fit("shapes", self.names)),
                            ("y is missing", lambda: self.fitted.score(self.T)),
                            ("no images in folders", lambda: fresh.fit("shapes/train/star")),
+                           ("leave images to train on", lambda: classifier(validation_fraction=1.0).fit(self.X, self.names)),
                            ("unknown key", lambda: classifier(settings={"optim.lrr": 1}).fit(self.X, self.names))):
             with self.subTest(text):
                 self.assertRaisesRegex(ValueError, text, call)

@@ -375,6 +375,9 @@ class Commands(unittest.TestCase):
         pixels = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)
         by_array = run.predict(pixels, top=2, logits=True)
         self.assertEqual((by_array.labels.shape, by_array.logits.shape), ((3, 2), (3, 10)))
+        for wrong in (pixels[0], [pixels[0], "a.png"]):
+            with self.assertRaisesRegex(TypeError, "must be a list of images|not both"):
+                run.predict(wrong)
         with cresnet.Model("~/model", max_batch=3, settings={"model.depths": [1]}) as model:  # 33 images a part, so that Ctrl-C need not wait
             parts = mock.Mock(side_effect=cresnet._lib().cresnet_classify_encoded)
             with mock.patch.object(cresnet._lib(), "cresnet_classify_encoded", parts):
