@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ._errors import ArgumentError, PathLike
+from ._inspect.listing import class_images, splits
 from ._model import Model
 from ._packed import write
 from ._run import Run, train
 
 Samples = Union[PathLike, npt.NDArray[np.uint8], Iterable[PathLike]]
 _SMALL = 64  # pixels: up to this size a network needs the stem for small images, and images are used as they are
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp")
 
 
 class Classifier:
@@ -113,10 +113,11 @@ class Classifier:
     def _write(self, data: str, samples: Any, codes: npt.NDArray[np.int64], names: list[str], validation: Any,
                classes: list[Any]) -> dict[str, Any]:
         """Writes the images and a configuration into the folder `data`; returns the keys of the training."""
-        held = _held_out(codes, self.validation_fraction, self.seed)
-        kept = ~held if self.validation_fraction else np.ones(len(codes), bool)
-        if self.validation_fraction < 0 or not kept.any():
+        if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction = {self.validation_fraction}: must be from 0 to less than 1, and leave images to train on")
+        fraction = self.validation_fraction if validation is None else 0.0
+        held = _held_out(codes, fraction, self.seed)
+        kept = ~held if fraction else np.ones(len(codes), bool)
         keys: dict[str, Any] = {"data_root": data, "data_kind": "csv"}
         if isinstance(samples, np.ndarray):
             side = min(samples.shape[1:3])
@@ -135,7 +136,7 @@ class Classifier:
         with open(os.path.join(data, "classifier.ini"), "w", encoding="utf-8") as file:
             file.write("[optim]\nweight_decay = 0.0005\n[schedule]\nkind = cosine\n")
         keys |= {"model_arch": self.arch, "train_log_every": 10, "train_tensorboard": False,
-                 "train_eval_every": int(bool(self.validation_fraction) or validation is not None), "epochs": self.epochs,
+                 "train_eval_every": int(bool(fraction) or validation is not None), "epochs": self.epochs,
                  "batch": max(1, min(self.batch, int(kept.sum()))), "lr": self.lr, "device": self.device, "threads": self.threads,
                  "seed": self.seed, "weights": self.weights}
         return {**keys, **{name.replace(".", "_", 1): value for name, value in (self.settings or {}).items()}}
@@ -250,24 +251,19 @@ def _samples(X: Any) -> Union[npt.NDArray[np.uint8], list[str]]:
     return samples
 
 
-def _listed(folder: PathLike) -> tuple[list[str], list[str]]:
+def _listed(folder: PathLike, split: str = "") -> tuple[list[str], list[str]]:
     """The images of a folder with a folder for each class, and their classes."""
     folder = os.path.expanduser(folder)
-    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    found = [(os.path.join(place, name), label) for label in classes
-             for place, _, names in sorted(os.walk(os.path.join(folder, label), followlinks=True)) for name in sorted(names)
-             if name.lower().endswith(_SUFFIXES)]
+    found = list(class_images(os.fspath(folder), split))
     if not found:
-        raise ArgumentError(f"{os.fspath(folder)}: no images in folders, one folder for each class", "argument")
-    return [path for path, _ in found], [name for _, name in found]
+        raise ArgumentError(f"{os.path.join(folder, split)}: no images in folders, one folder for each class", "argument")
+    return [os.path.join(folder, name) for name, _ in found], [label for _, label in found]
 
 
 def _folder(folder: PathLike) -> tuple[list[str], list[str], Optional[tuple[list[str], list[str]]]]:
     """Images and classes of training; the same of validation, if the folder has val/."""
-    inner, validation = (os.path.join(os.path.expanduser(folder), split) for split in ("train", "val"))
-    if not os.path.isdir(inner):
-        return (*_listed(folder), None)
-    return (*_listed(inner), _listed(validation) if os.path.isdir(validation) else None)
+    inner, *validation = splits(os.path.expanduser(os.fspath(folder))) or [""]
+    return (*_listed(folder, inner), _listed(folder, validation[0]) if validation else None)
 
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:
@@ -278,11 +274,11 @@ def _class_names(classes: npt.NDArray[Any]) -> list[str]:
 
 
 def _held_out(codes: npt.NDArray[np.int64], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which images are evaluated: the fraction of each class, at least one; the program needs one also where none is held out."""
+    """Which images are evaluated: the fraction of each class, at least one and never all; the program needs one also where none is held out."""
     held, random = np.zeros(len(codes), bool), np.random.default_rng(seed)
     for label in range(int(codes.max()) + 1):
         places = np.flatnonzero(codes == label)
-        held[random.permutation(places)[:max(1, round(fraction * len(places)))]] = True
+        held[random.permutation(places)[:min(max(1, round(fraction * len(places))), len(places) - bool(fraction))]] = True
     return held
 
 

@@ -316,7 +316,8 @@ class Ends(unittest.TestCase):
         self.assertEqual(reader.path(" c, d/n\ufffd.png"), os.path.join("names", os.fsdecode(odd[1])))
         found = cresnet.audit("names", output="names-audit", folds=2, epochs=1, progress=False)
         self.assertEqual(len(rows_of("names-audit/ranking.csv")), 16)
-        os.symlink("nowhere", "names/=a;b/link.png")  # the program does not list it
+        os.symlink("nowhere", "names/=a;b/link.png")  # the program lists neither
+        os.symlink("..", "names/=a;b/up")
         self.assertEqual(len(listing.list_images("names")), 16)
         os.rename("names/=a;b/=1.png", "names/=a;b/1\n2.png")
         with self.assertRaisesRegex(cresnet.ArgumentError, "line break"):

@@ -154,6 +154,8 @@ class Estimator(unittest.TestCase):
 
     def test_grey_and_validation(self):
         grey = self.X.mean(axis=3, keepdims=True).astype(np.uint8)
+        few = np.flatnonzero(np.asarray(self.names) != self.names[0])[:20].tolist() + [list(self.names).index(self.names[0])]  # one image of a class
+        self.assertIn(self.names[0], classifier(validation_fraction=0.25, epochs=1).fit(grey[few], [self.names[i] for i in few]).classes_)
         fitted = classifier(validation_fraction=0.25, output="grey").fit(grey, self.names)
         self.assertEqual(fitted.run_.path, os.path.abspath("grey"))
         self.assertEqual(fitted.run_.history["val_images"], [60] * 5)
@@ -162,8 +164,12 @@ class Estimator(unittest.TestCase):
             fitted.predict(self.X[:3])
 
     def test_paths_and_folders(self):
+        os.symlink("star", "shapes/train/.hidden")
+        os.symlink("..", "shapes/train/star/up")
         by_folder = classifier(image_size=32, epochs=2).fit("shapes")
         self.assertEqual(by_folder.run_.history["val_images"], [60] * 2)
+        halved = classifier(image_size=32, epochs=1, validation_fraction=0.5).fit("shapes")  # val/ is the validation: nothing is held out
+        self.assertEqual(halved.run_.history["step"][-1] * 2, by_folder.run_.history["step"][-1])
         self.assertEqual(by_folder.score("shapes/val"), by_folder.score(self.others, self.truth))
         by_paths = classifier(image_size=32, epochs=2).fit(self.paths, self.names)
         self.assertTrue((by_paths.classes_ == by_folder.classes_).all())

@@ -50,38 +50,61 @@ def list_images(root: str) -> Listing:
     ArgumentError for another folder, and for one class alone."""
     if not os.path.isdir(root):
         raise ArgumentError(f"{root}: " + ("is a file: name the folder of the images" if os.path.exists(root) else "no such folder"), "argument")
-    found = _splits(root)
+    found = splits(root)
     if os.path.exists(os.path.join(root, "data_batch_1.bin")) or os.path.exists(os.path.join(root, "train.bin")):
         listing = _cifar(root)
     elif found:
-        listing = _listing(root, "folder", [(name, list(_folder(root, name))) for name in found])
+        listing = _listing(root, "folder", [(name, list(class_images(root, name))) for name in found])
     elif os.path.exists(os.path.join(root, "train.csv")):
         listing = _listing(root, "csv", [(name, _list(root, name)) for name in ("train", "val") if os.path.exists(os.path.join(root, f"{name}.csv"))])
     else:
-        listing = _listing(root, "folder", [("", list(_folder(root, "")))])
+        listing = _listing(root, "folder", [("", list(class_images(root, "")))])
     if len(listing.classes) < 2:
         raise ArgumentError(f"{root}: {len(listing)} images of {len(listing.classes) or 'no'} class: give a folder with a folder of images for each of at least "
                             "two classes, or with train.csv", "argument")
     return listing
 
 
-def _splits(root: str) -> list[str]:
-    """The folders of the training and of the validation images, as the program finds them."""
-    folders = {entry.name.lower(): entry.name for entry in sorted(os.scandir(root), key=lambda e: e.name, reverse=True) if entry.is_dir()}
-    train = next((folders[name] for name in _TRAIN if name in folders), None)
-    val = next((folders[name] for name in _VAL if name in folders), None)
+def splits(root: str) -> list[str]:
+    """The folders of the training and of the validation images, as the program finds them: Train or Test alone may be a class."""
+    folders = sorted((entry for entry in os.scandir(root) if _is_folder(entry)), key=lambda entry: entry.name, reverse=True)
+    exact = {entry.name: entry.name for entry in folders}
+    train, val = (next((name for name in names if name in exact), None) for names in (_TRAIN, _VAL))
+    if not train or not val:
+        any_case = {entry.name.lower(): entry.name for entry in folders if any(_is_folder(inner) for inner in os.scandir(entry.path))}
+        pair = [name or next((any_case[key] for key in names if key in any_case), None) for name, names in ((train, _TRAIN), (val, _VAL))]
+        train, val = pair if all(pair) else (train, val)
     return [name for name in (train, val) if name] if train else []
 
 
-def _folder(root: str, split: str) -> Iterator[tuple[str, str]]:
+def class_images(root: str, split: str) -> Iterator[tuple[str, str]]:
+    """The images in root/split/CLASS/, each as its name relative to root and its class."""
     base = os.path.join(root, split)
-    for label in sorted(entry.name for entry in os.scandir(base) if entry.is_dir() and not entry.name.startswith(".")):
-        for place, folders, names in os.walk(os.path.join(base, label), followlinks=True):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            prefix = os.path.relpath(place, root).replace(os.sep, "/") + "/"
-            for name in sorted(names):
-                if name.lower().endswith(_SUFFIXES) and not name.startswith(".") and os.path.isfile(os.path.join(place, name)):  # no broken link, no pipe
-                    yield prefix + name, label
+    above = [_identity(base)]
+    for label in sorted(entry.name for entry in os.scandir(base) if _is_folder(entry) and not entry.name.startswith(".")):
+        for path in _walk(os.path.join(base, label), os.path.realpath(base), above):
+            yield os.path.relpath(path, root).replace(os.sep, "/"), label
+
+
+def _walk(folder: str, root: str, above: list[tuple[int, int]]) -> Iterator[str]:
+    """The images in a folder and in those below it, without hidden ones, broken links and pipes. As in the program, links are followed, except to a
+    folder that contains them or root."""
+    above = [*above, _identity(folder)]
+    entries = sorted((entry for entry in os.scandir(folder) if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    yield from (entry.path for entry in entries if entry.name.lower().endswith(_SUFFIXES) and os.path.isfile(entry.path))
+    for entry in filter(_is_folder, entries):
+        outside = not entry.is_symlink() or os.path.commonpath([root, target := os.path.realpath(entry.path)]) != target
+        if outside and _identity(entry.path) not in above:
+            yield from _walk(entry.path, root, above)
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    info = os.stat(folder)
+    return info.st_dev, info.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return os.path.isdir(entry.path)  # entry.is_dir() raises OSError for a link to itself
 
 
 def _list(root: str, split: str) -> list[tuple[str, str]]:
