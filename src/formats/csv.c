@@ -65,8 +65,9 @@ static cr_status read_row(struct cr_csv_table *t, char **at, int64_t number) {
     for (; end == ','; count++) {
         end = cr_csv_field(at, &field);
         if (end < 0)
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: a quote is missing, or is not around a whole cell", t->path,
-                           (long long)number);
+            return CR_FAIL(CR_ERR_FORMAT,
+                           "%s:%lld: a quote is missing, or is not around a whole cell, or a cell has a line break",
+                           t->path, (long long)number);
         if (!t->rows || count < t->columns) cell[count] = field;
     }
     if (!t->rows) t->columns = count;

@@ -243,8 +243,10 @@ static cr_status add_all(const struct cr_csv_list *list, struct cr_image_folder 
 
 cr_status cr_csv_check_first(const struct cr_dataset *dataset, const struct cr_csv_list *list) {
     char path[CR_SAMPLE_NAME_BYTES];
-    dataset->ops->name(dataset, 0, path, sizeof path);
-    if (access(path, F_OK) == 0) return CR_OK;
+    for (int64_t i = 2; i >= 0; i--) { /* a single one is unreadable, as others are */
+        dataset->ops->name(dataset, i * (dataset->count - 1) / 2, path, sizeof path);
+        if (access(path, F_OK) == 0) return CR_OK;
+    }
     return CR_FAIL(CR_ERR_IO, "%s: is not there, but %s lists it; paths in the list are relative to its folder%s", path,
                    list->path, strchr(path, '\\') ? " and have / between their parts" : "");
 }

@@ -59,6 +59,13 @@ out:
     return status;
 }
 
+/* `part`: the name by which this folder is a split; "": it is the root. */
+static cr_status fail_no_classes(const char *folder, const char *part) {
+    return CR_FAIL(CR_ERR_FORMAT, "%s: has no class folders; images are expected as %s/<class>/<name>.jpg%s%s%s",
+                   folder, folder, *part ? "; a folder named " : "", part,
+                   *part ? " is a split of the dataset: if it is not, rename it or move it away" : "");
+}
+
 /* ---- splits ---- */
 
 /* Adds the images of one class: from the stored list, or from the disk and to the list that is made, if it can be
@@ -90,15 +97,13 @@ static cr_status list_class(struct cr_folder_traversal *t, const char *root, con
     return CR_OK;
 }
 
-static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *folder, double fraction,
-                            enum cr_split split) {
+static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *folder, const char *part,
+                            double fraction, enum cr_split split) {
     struct cr_folder_traversal *t;
     struct cr_list_cache        cache  = {0};
     cr_status                   status = CR_OK;
     CR_TRY(list_classes(&dataset->arena, folder->root, &dataset->class_names, &dataset->classes));
-    if (dataset->classes == 0)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: has no class folders; images are expected as %s/<class>/<name>.jpg",
-                       folder->root, folder->root);
+    if (dataset->classes == 0) return fail_no_classes(folder->root, part);
     if (dataset->classes == 1) return cr_folder_fail_one_class(folder->root, dataset->class_names[0]);
     if (split == CR_SPLIT_TRAIN) cr_folder_say_order(dataset, folder->root);
     CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
@@ -135,6 +140,7 @@ static cr_status check_same_classes(struct cr_dataset *dataset, const char *here
     char                  hint[600] = "";
     int                   count, i = 0;
     CR_TRY(list_classes(&dataset->arena, there, &names, &count));
+    if (count == 0) return fail_no_classes(there, strrchr(there, '/') + 1);
     while (i < count && i < dataset->classes && !strcmp(names[i], own[i])) i++;
     if (i == count && i == dataset->classes) return CR_OK;
     CR_TRY(cr_class_match(own, dataset->classes, names, count, true, &match));
@@ -208,7 +214,7 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
     const char *part = val && split == CR_SPLIT_VAL ? val : train ? train : "";
     folder->root     = cr_arena_printf(&dataset->arena, "%s%s%s", root, *part ? "/" : "", part);
     if (!folder->root) return CR_NO_MEMORY(strlen(root));
-    CR_TRY(list_split(dataset, folder, val ? 0 : fraction, split));
+    CR_TRY(list_split(dataset, folder, part, val ? 0 : fraction, split));
     if (!train || !val) return CR_OK;
     char other[PATH_MAX];
     CR_TRY(cr_path_format(other, "%s/%s", root, split == CR_SPLIT_VAL ? train : val));
