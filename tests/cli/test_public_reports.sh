@@ -57,9 +57,9 @@ holds "no best checkpoint with a NaN" sh -c '! grep -qi nan nan/best.json 2>/dev
 # ---- a validation set without images of a class: numbers of classes do not move in silence (timm 211, 957; ultralytics 13936) ----
 for c in a b c; do images V/train $c 8; images V/val $c 4; done
 run train folder.ini data.root=V -o V1 -q; expect "three classes" 0
-cp -r V L && rm -r L/val/b
-run train folder.ini data.root=L -o L1; expect "no folder of class b" 1 "L/train has the class b and L/val does not"
+cp -r V L && rm -r L/val/b; run train folder.ini data.root=L -o L1; expect "no folder of class b" 1 "L/train has the class b and L/val does not"
 mkdir L/val/b; run train folder.ini data.root=L -o L2; expect "an empty folder of class b" 1 "L/val/b: no image"
+mkdir -p M; cp -r V/train M; mkdir M/test; run train folder.ini data.root=M -o M1; expect "test images without classes" 1 "a folder named test is a split"
 
 # ---- names of the validation folder (ultralytics 4310, huggingface datasets 4839) ----
 for name in validation valid test; do
