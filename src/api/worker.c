@@ -1,5 +1,6 @@
 /* api/worker.c: the thread of a model. See api/model.h. */
 #include "api/model.h"
+#include "core/utf8.h"
 #include "data/scratch.h"
 
 #include <fenv.h>
@@ -43,11 +44,13 @@ static cresnet_status public_status(cr_status status) {
 
 cresnet_status cr_api_fail(cresnet_error *error, cresnet_status status, const char *fmt, ...) {
     va_list args;
+    char    text[8192];
     if (!error) return status;
     error->status = status;
     va_start(args, fmt);
-    vsnprintf(error->text, sizeof error->text, fmt, args);
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    cr_utf8_visible(text, true, error->text, sizeof error->text); /* the end of a long message says what is wrong */
     return status;
 }
 

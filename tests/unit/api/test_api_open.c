@@ -23,6 +23,7 @@ TEST(models_that_cannot_be_opened_say_why) {
     CHECK(!model)
     NOT_OPENED(NULL, CRESNET_ERROR_ARGUMENT, "no path");
     NOT_OPENED("/nowhere/run", CRESNET_ERROR_IO, "/nowhere/run: No such file");
+    NOT_OPENED(formatted("/%02000d", 7), CRESNET_ERROR_IO, "00007: File name too long");
     NOT_OPENED(tmp_path, CRESNET_ERROR_CONFIG, "is no run folder");
     options.device = "tpu";
     NOT_OPENED(run, CRESNET_ERROR_CONFIG, "options: [train] device = tpu: must be one of");
