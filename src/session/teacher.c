@@ -77,10 +77,9 @@ static cr_status read_config(const struct cr_config *c, const char *weights, con
     struct cr_arena arena   = {0};
     const char     *named   = cr_arena_printf(&arena, "model.weights=%s", weights);
     const char     *threads = cr_arena_printf(&arena, "train.threads=%" PRId64, c->train.threads);
-    const char     *given[] = {
-            named,         threads, "train.device=cpu", "train.precision=fp32", "model.freeze=", "memory.limit=none",
-            "memory.card="};
-    cr_status status = named && threads ? CR_OK : CR_NO_MEMORY(strlen(weights));
+    const char     *given[] = {named,           threads,           "train.device=cpu",  "train.precision=fp32",
+                               "model.freeze=", "model.unfreeze=", "memory.limit=none", "memory.card="};
+    cr_status       status  = named && threads ? CR_OK : CR_NO_MEMORY(strlen(weights));
     if (status == CR_OK) status = cr_config_open_stored(teacher, path, given, CR_COUNT(given));
     cr_arena_free(&arena);
     return status;

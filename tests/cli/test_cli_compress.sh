@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../harness/cli_support.sh"
 keys="train.measure=no train.threads=1 --multiple 4"
 
-run train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 12 -q; expect "train" 0
+run train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 12 -q data.image_sizes=8@0,16@2 optim.head_lr=0.2 schedule.min_lr=0.05; expect "train" 0
 checksums R >before
 
 # ---- from pruning to the table ----
@@ -13,6 +13,7 @@ run compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "not compress
 cp stdout first
 run eval R-compressed/network -q; expect "the result is a run folder" 0 "top-1"
 holds "the fine-tuning has the run as teacher" grep -q "^teacher = .*/R$" R-compressed/compress.ini
+is "a fifth of its learning rates, images of one size" "$(grep -E '^(lr|head_lr|min_lr|image_sizes) ' R-compressed/compress.ini | tr -d '\n')" "image_sizes =lr = 0.02head_lr = 0.04min_lr = 0"
 holds "new BN statistics, the same weights" python_tools - <<'PY'
 import glob
 from weights_file import read
@@ -58,6 +59,7 @@ refused "no target" 2 "--speedup X" compress R -o X
 for x in 1 0 nan 2x ''; do refused "--speedup '$x'" 2 "above 1" compress R --speedup "$x" -o X; done
 refused "a quantised run" 2 "a quantised network cannot be compressed" compress Q/network --speedup 2 -o X
 run compress R --speedup 1.3 -o R-compressed; expect "another target in this folder" 2 "was made for" "choose another folder"
+refused "a key that the fine-tuning cannot have" 2 "excludes distill.teacher" compress R --speedup 1.3 -o Y data.image_sizes=8@0,16@1; is "its file is not kept" "$(ls Y)" compress.json
 run compress R --speedup 1.3 -o R; expect "a folder in use" 2 "not empty"
 run compress R --speedup 90 --epochs 1 $keys -o Z; expect "a speedup that no pattern reaches" 2 "no pattern is fast enough: --speedup 90 cannot be reached on this device; the reason of each pattern is printed above" "cannot be reached: the minimum is"
 is "all patterns were tried: none is advised" "$(grep -c 'auto for all' stderr)" 0

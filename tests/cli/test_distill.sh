@@ -17,7 +17,7 @@ INI
 train() { timeout 600 "$bin" train net.ini -q "$@" 2>&1; }
 same() { cmp -s "$1" "$2" && echo same || echo different; }
 last() { echo "$1/last/$2"; }
-ends "the teacher" 0 train -o teacher model.widths=6,12
+ends "the teacher" 0 train -o teacher model.widths=6,12 model.freeze=stem model.unfreeze=1
 before=$(find teacher -type f -exec cksum {} + | sort)
 
 # ---- training ----

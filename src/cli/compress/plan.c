@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CLAIM_MAX = 1 << 20 };
 
@@ -19,32 +20,36 @@ static bool given(const struct cr_compress *c, const char *key) {
 static bool can_teach(const struct cr_config *config) {
     struct cr_teacher *teacher = NULL;
     int                classes;
-    cr_error_hold();
-    const bool can = cr_saved_model_classes(config, &classes) == CR_OK &&
+    const bool         can = cr_saved_model_classes(config, &classes) == CR_OK &&
                      cr_session_open_teacher(config, NULL, classes, &teacher) == CR_OK;
     if (!can) cr_log(CR_LOG_INFO, "fine-tuning has no teacher: %s", cr_error_message());
-    cr_error_release();
     if (!can) cr_error_clear();
     cr_teacher_close(teacher);
     return can;
 }
 
-/* The keys of RUN with a short schedule at a low learning rate. What the command line gives stays. */
+/* The keys of RUN with a short schedule at low learning rates, on images of the final size. What the command line gives
+ * stays. */
 static cr_status derive_config(const struct cr_compress *c, const struct cr_config **out) {
-    char epochs[40], rate[40], teacher[CR_PATH_MAX + 20];
+    char epochs[40], rate[40], head_rate[40], teacher[CR_PATH_MAX + 20];
     snprintf(epochs, sizeof epochs, "train.epochs=%" PRId64, CR_MAX((c->config->train.epochs + 4) / 5, (int64_t)2));
     snprintf(rate, sizeof rate, "optim.lr=%.17g", c->config->optim.lr / 5);
+    snprintf(head_rate, sizeof head_rate, "optim.head_lr=%.17g", c->config->optim.head_lr / 5);
     snprintf(teacher, sizeof teacher, "distill.teacher=%s", c->run);
     const char *const unless_given[][2] = {{"train.epochs", epochs},
                                            {"train.eval_every", "train.eval_every=1"},
                                            {"train.patience", "train.patience=0"},
                                            {"train.steps", "train.steps=0"},
                                            {"optim.lr", rate},
+                                           {"optim.head_lr", head_rate},
                                            {"schedule.kind", "schedule.kind=cosine"},
                                            {"schedule.warmup_epochs", "schedule.warmup_epochs=0"},
+                                           {"schedule.min_lr", "schedule.min_lr=0"},
+                                           {"schedule.low_momentum", "schedule.low_momentum=0"},
+                                           {"data.image_sizes", "data.image_sizes="},
                                            {"model.unfreeze", "model.unfreeze="},
                                            {"distill.teacher", teacher}};
-    const char       *changes[16]       = {CR_CMD_NO_PRUNING, "prune.pattern=unstructured", "prune.importance=l2"};
+    const char       *changes[20]       = {CR_CMD_NO_PRUNING, "prune.pattern=unstructured", "prune.importance=l2"};
     int               count             = 7;
     for (size_t i = 0; i < CR_COUNT(unless_given); i++)
         if (!given(c, unless_given[i][0])) changes[count++] = unless_given[i][1];
@@ -54,12 +59,20 @@ static cr_status derive_config(const struct cr_compress *c, const struct cr_conf
     return cr_config_change(out, CR_CHANGES("model.weights=", "train.output="));
 }
 
+/* Reports mistakes of OUT/compress.ini, with the keys of the command line, before the first step. */
+static cr_status check_ini(const struct cr_compress *c) {
+    const struct cr_config *config;
+    CR_TRY(cr_config_open(&config, c->ini, c->args->override, c->args->overrides));
+    cr_config_close(config);
+    return CR_OK;
+}
+
 cr_status cr_compress_write_ini(struct cr_compress *c) {
     const struct cr_config *config = NULL;
     struct cr_text          text   = {0};
     if (cr_fs_is_file(c->ini)) {
         cr_log(CR_LOG_INFO, "configuration of the fine-tuning: %s", c->ini);
-        return CR_OK;
+        return check_ini(c);
     }
     cr_status status = derive_config(c, &config);
     cr_text_add(
@@ -72,6 +85,7 @@ cr_status cr_compress_write_ini(struct cr_compress *c) {
     if (status == CR_OK)
         status = text.failed ? CR_NO_MEMORY(text.length) : cr_file_write_atomic(c->ini, text.data, text.length);
     cr_text_free(&text);
+    if (status == CR_OK && (status = check_ini(c)) != CR_OK) (void)unlink(c->ini);
     return status;
 }
 
