@@ -193,7 +193,6 @@ static void check_averages(const struct cr_config *c, struct cr_complaints *to) 
     if (!c->ema.swa_start) return;
     if (c->ema.decay > 0) COMPLAIN("ema.swa_start", "excludes decay: set one of the two to 0");
     if (c->model.bn_momentum == 0) COMPLAIN("ema.swa_start", "needs [model] bn_momentum above 0");
-    if (c->quant.type != CR_QUANT_NONE) COMPLAIN("ema.swa_start", "is not supported with [quant] type");
 }
 
 static void check_schedule(const struct cr_config *c, struct cr_complaints *to) {

@@ -31,8 +31,7 @@ run eval R --json -q; float=$(field correct)
 for method in entropy max; do
     run quantize R -o "Q-$method" --method $method --json -q; expect "quantize --method $method" 0 "\"method\": \"$method\"" '"calibration_images": 320' '"keep": []'
     is "$method: floating point" "$(correct '["float"]')" "$float"
-    int8=$(correct '["int8"]')
-    holds "$method: accuracy" [ "$int8" -ge $((float - 16)) ]
+    int8=$(correct '["int8"]'); holds "$method: accuracy" [ "$int8" -ge $((float - 16)) ]
     holds "$method: weights" check_int8 $whole "Q-$method/last/model.safetensors"
     run eval "Q-$method" --json -q; expect "eval of $method" 0; is "eval of $method" "$(field correct)" "$int8"
 done
@@ -40,6 +39,7 @@ is "the methods differ" "$(cat Q-*/last/model.safetensors | wc -c)" "$(cat Q-max
 is "the methods choose other scales" "$(sha256sum Q-*/last/model.safetensors | cut -c1-64 | sort -u | wc -l)" 2
 run quantize R -o again -q; expect "quantize" 0 "320 images by entropy; 7 of 7 layers in int8" "drop" "saved in again"
 holds "the same scales again" cmp again/last/model.safetensors Q-entropy/last/model.safetensors
+run train net.ini -o S --epochs 2 ema.swa_start=2 -q; run quantize S -o Q-averages -q; run eval Q-averages -q; expect "of averages (SWA)" 0 "top-1"
 run quantize R -o few --images 33 --json; expect "--images" 0 '"calibration_images": 33'; holds "--images 33: no warning" sh -c '! grep -q warning stderr'
 run quantize R -o one --images 1; expect "--images 1" 0 "warning: the scales come from few images (1)" "at least 32" "calibrated with 1 images" "drop "
 run quantize R -o narrow --reduce-range --json; expect "--reduce-range" 0
