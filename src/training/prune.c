@@ -49,6 +49,10 @@ void cr_run_prune_warn(const struct cr_run *run) {
         warn_of_phases(c);
         return;
     }
+    if (c->prune.sparsity == 0 && c->prune.initial > 0)
+        cr_log(CR_LOG_WARN,
+               "[prune] initial = %g has no effect: with a budget it needs sparsity, the one of the budget",
+               c->prune.initial);
     for (int64_t step = 0; step <= steps; step++)
         if (cr_prune_due(c, step, run->at.steps_per_epoch, &fraction)) reached = fraction;
     if (reached <= 0)
