@@ -196,23 +196,19 @@ void cr_prune_recount(struct cr_prune *prune, const uint8_t *mask) {
     }
 }
 
-/* Number of weights to prune in layers [first, end): the target, or the number pruned before when that is larger. */
+/* Number of weights to prune in layers [first, end). Units that were pruned before count first, and stay pruned. */
 static int64_t target_of(const struct cr_prune *prune, int first, int end, double fraction) {
-    int64_t before = 0, elems = 0;
-    for (int l = first; l < end; l++) {
-        if (prune->layer[l].dense) continue;
-        before += prune->layer[l].pruned;
-        elems += prune->layer[l].elems;
-    }
+    int64_t elems = 0;
+    for (int l = first; l < end; l++)
+        if (!prune->layer[l].dense) elems += prune->layer[l].elems;
     const double sparsity = prune->global ? prune->config->prune.sparsity : prune->layer[first].sparsity;
-    return CR_MAX(before, (int64_t)llround((double)elems * sparsity * fraction));
+    return (int64_t)llround((double)elems * sparsity * fraction);
 }
 
 cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *value, uint8_t *mask) {
     struct choice c      = {.prune = prune};
     cr_status     status = CR_OK;
     CR_ALLOC(c.key, (size_t)prune->layers);
-    cr_prune_recount(prune, mask);
     for (int l = 0; l < prune->layers; l++)
         if (!prune->layer[l].dense)
             CR_TRY_OUT(make_keys(prune, &prune->store->param[prune->layer[l].param], value, mask, &c.key[l]));

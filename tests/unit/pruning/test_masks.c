@@ -200,6 +200,10 @@ TEST(rectangles_are_pruned_whole) {
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     for (int64_t i = 0; i < 576; i++) CHECK(is_unpruned(&n, A, i) == is_unpruned(&n, A, i / 4 * 4));
     CHECK_INT(n.prune.pruned, 352);
+    REQUIRE_OK(net_open(&n, "prune.sparsity=0.25", "prune.pattern=block", "prune.block=1x4"));
+    for (int64_t i = 0; i < 576; i++) cr_mask_set(n.mask, param(&n, A)->offset + i, i % 4 == 0);
+    REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask)); /* weights that were pruned singly are no blocks */
+    CHECK(n.prune.pruned >= 432 && n.prune.pruned <= 432 + 176);
 }
 
 TEST(channels_are_pruned_whole) {
