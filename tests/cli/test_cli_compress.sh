@@ -9,8 +9,7 @@ checksums R >before
 
 # ---- from pruning to the table ----
 run compress R --speedup 1.4 --epochs 1 $keys --dry-run; expect "--dry-run" 0 "prune to 1.4 times as fast: channels" "fine-tune the best"; holds "writes nothing" [ ! -e R-compressed ]
-run compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "not compressed" "BN re-estimated" "fine-tuned" "R-compressed/network is" "pruning 1.4x-channels" "fine-tuning 1.4x-"
-cp stdout first
+run compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "not compressed" "BN re-estimated" "fine-tuned" "R-compressed/network is" "pruning 1.4x-channels" "fine-tuning 1.4x-"; cp stdout first
 run eval R-compressed/network -q; expect "the result is a run folder" 0 "top-1"
 holds "the fine-tuning has the run as teacher" grep -q "^teacher = .*/R$" R-compressed/compress.ini
 is "a fifth of its learning rates, images of one size" "$(grep -E '^(lr|head_lr|min_lr|image_sizes) ' R-compressed/compress.ini | tr -d '\n')" "image_sizes =lr = 0.02head_lr = 0.04min_lr = 0"
@@ -29,13 +28,11 @@ time=R-compressed/$(dirname "$(readlink R-compressed/network)")/tuned.time.json;
 run compress R --speedup 1.4 --epochs 1 $keys; expect "measured slower than the target" 0 "warning: measured 0.00 times as fast, less than the target 1.4"; cp time.json "$time"
 
 # ---- stopped, and continued ----
-best=$(readlink R-compressed/network); name=${best%%/*}
-rm -r R-compressed/"$name"/tuned* R-compressed/network
+best=$(readlink R-compressed/network); name=${best%%/*}; rm -r R-compressed/"$name"/tuned* R-compressed/network
 sed -i 's/^epochs = 1$/epochs = 200/' R-compressed/compress.ini
 "$bin" compress R --speedup 1.4 --epochs 1 $keys >stdout 2>stderr & pid=$!
 await $pid grep -s '"event":"train"' R-compressed/"$name"/tuned/log.jsonl
-kill -INT $pid; wait $pid; is "Ctrl-C in the fine-tuning" "$?" 130
-holds "it has saved" [ -e R-compressed/"$name"/tuned/last/model.safetensors ]
+kill -INT $pid; wait $pid; is "Ctrl-C in the fine-tuning" "$?" 130; holds "it has saved" [ -e R-compressed/"$name"/tuned/last/model.safetensors ]
 step=$(readlink R-compressed/"$name"/tuned/last); holds "a part of it" [ "${step#step-}" -gt 0 ]
 sed -i 's/^epochs = 200$/epochs = 1/' R-compressed/compress.ini
 rm -r R-compressed/"$name"/tuned; : >R-compressed/"$name"/tuned.json.partial
@@ -48,8 +45,7 @@ rm R-compressed/"$name"/bn.json; run compress R --speedup 1.4 --epochs 1 $keys; 
 
 # ---- int8, a limit for the drop ----
 run compress R --speedup 1.2 --int8 --epochs 1 $keys quant.images=8 -o Q/; expect "--int8" 0 "int8 " "Q/network is 1.2x-channels/int8"
-run eval Q/network -q; expect "evaluating it" 0 "top-1"
-sed 's/"top1": [0-9.]*/"top1": 1.0/' Q/dense.eval.json >d; mv d Q/dense.eval.json
+run eval Q/network -q; expect "evaluating it" 0 "top-1"; sed 's/"top1": [0-9.]*/"top1": 1.0/' Q/dense.eval.json >d; mv d Q/dense.eval.json
 run compress R --speedup 1.2 --int8 --epochs 1 --max-drop 0.1 $keys quant.images=8 -o Q; expect "a drop that cannot be kept" 1 "more than --max-drop 0.1, and by more than that for all smaller speedups that were tried"
 
 # ---- what is refused ----
