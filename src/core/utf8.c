@@ -119,3 +119,13 @@ void cr_text_add_utf8(struct cr_text *text, const char *s) {
         step = CR_MAX(valid, (size_t)1);
     }
 }
+
+int cr_utf8_characters(const char *s) {
+    int count = 0;
+    for (; *s; s++) count += ((unsigned char)*s & 0xc0) != 0x80;
+    return count;
+}
+
+int cr_utf8_field(const char *s, int width) {
+    return width + (int)strlen(s) - cr_utf8_characters(s);
+}

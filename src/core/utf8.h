@@ -20,6 +20,10 @@ void cr_utf8_visible(const char *s, bool lines, char *out, size_t size);
 void cr_text_add_visible(struct cr_text *text, const char *s);
 /* The same; newlines and tabs stay. */
 void cr_text_add_visible_lines(struct cr_text *text, const char *s);
+/* The number of characters of a UTF-8 text, which is about its width in columns of a terminal. */
+int cr_utf8_characters(const char *s);
+/* The printf field width, in bytes, in which s has `width` characters: for "%-*s" in tables. */
+int cr_utf8_field(const char *s, int width);
 /* Appends s with U+FFFD in place of each invalid byte: for CSV files, which are UTF-8. */
 void cr_text_add_utf8(struct cr_text *text, const char *s);
 

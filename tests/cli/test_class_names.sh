@@ -170,6 +170,8 @@ run quantize net.ini data.root=zbc --weights alone/w.safetensors -o alone-int8; 
 run export alone/w.safetensors -o alone/again.safetensors; holds "exported again" cmp alone/w.safetensors alone/again.safetensors
 moved net '"quoted" \' ü c; run export moved -o alone/w.safetensors; expect "export: quotes and accents" 0
 run predict net.ini data.root=nowhere --weights alone/w.safetensors abc/val/a/0.png abc/val/b/0.png -k 1; expect "names with quotes and accents" 0 '"quoted" \' " ü"
+run predict net.ini data.root=nowhere --weights alone/w.safetensors abc/val/a abc/val/b -k 2
+is "the second column begins at the same character" "$(python_tools -c 'print(len({line.rindex("%") for line in open("stdout", encoding="utf-8")}))')" 1
 other() { # VALUE: another program's entry with this key; classes.txt is used
     python_tools - "$1" <<'PY'
 import sys

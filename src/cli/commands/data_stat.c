@@ -1,6 +1,7 @@
 /* cli/commands/data_stat.c: cresnet data stat, and cresnet data verify for datasets that are not packed. */
 #include "cli/common/command.h"
 #include "core/files.h"
+#include "core/utf8.h"
 #include "data/statistics.h"
 #include "formats/json_write.h"
 
@@ -174,11 +175,13 @@ static void print_classes(const struct reading *r, const struct summary u[SPLITS
     const int classes = r->dataset[1] ? CR_MIN(r->stat[0].classes, r->stat[1].classes) : r->stat[0].classes;
     int       width   = 5;
     for (int i = 0; i < classes; i++)
-        width = CR_MAX(width, (int)CR_MIN(strlen(r->dataset[0]->class_names[i]), (size_t)40));
+        width = CR_MAX(width, CR_MIN(cr_utf8_characters(r->dataset[0]->class_names[i]), 40));
     cr_text_add(out, "\n%6s  %-*s %9s %9s\n", "label", width, "class", "train", "val");
-    for (int i = 0; i < CR_MIN(classes, CLASSES_SHOWN); i++)
-        cr_text_add(out, "%6d  %-*s %9lld %9lld\n", i, width, r->dataset[0]->class_names[i], (long long)u[0].classes[i],
+    for (int i = 0; i < CR_MIN(classes, CLASSES_SHOWN); i++) {
+        const char *name = r->dataset[0]->class_names[i];
+        cr_text_add(out, "%6d  %-*s %9lld %9lld\n", i, cr_utf8_field(name, width), name, (long long)u[0].classes[i],
                     r->dataset[1] ? (long long)u[1].classes[i] : 0);
+    }
     if (classes > CLASSES_SHOWN) cr_text_add(out, "%6s  and %d more\n", "", classes - CLASSES_SHOWN);
 }
 

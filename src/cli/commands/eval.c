@@ -3,6 +3,7 @@
 #include "cli/common/label_table.h"
 #include "cli/common/predictions_csv.h"
 #include "cli/common/reject_choice.h"
+#include "core/utf8.h"
 #include "formats/json_write.h"
 #include "session/saved_model.h"
 #include "session/scores/confusion.h"
@@ -136,12 +137,13 @@ static void print_fraction(struct cr_text *out, int64_t part, int64_t all) {
 static void print_classes(const struct evaluation *e, struct cr_text *out) {
     int width = 5;
     for (int i = 0; i < e->confusion.classes; i++)
-        width = CR_MAX(width, (int)CR_MIN(strlen(e->names.at[i]), (size_t)40));
+        width = CR_MAX(width, CR_MIN(cr_utf8_characters(e->names.at[i]), 40));
     cr_text_add(out, "%6s  %-*s %8s %8s %10s %10s  %s\n", "label", width, "class", "images", "correct", "top-1",
                 "precision", "most confused with");
     for (int i = 0; i < e->confusion.classes; i++) {
         const struct cr_class_score s = e->confusion.score[i];
-        cr_text_add(out, "%6d  %-*s %8lld %8lld", i, width, e->names.at[i], (long long)s.images, (long long)s.correct);
+        cr_text_add(out, "%6d  %-*s %8lld %8lld", i, cr_utf8_field(e->names.at[i], width), e->names.at[i],
+                    (long long)s.images, (long long)s.correct);
         print_fraction(out, s.correct, s.images);
         print_fraction(out, s.correct, s.predicted);
         if (s.confused_with >= 0) cr_text_add(out, "  %s (%lld)", e->names.at[s.confused_with], (long long)s.confused);

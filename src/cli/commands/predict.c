@@ -89,13 +89,13 @@ static void print_line(const struct request *r, const char *path, const struct p
     char number[32];
     char shown[PATH_MAX];
     cr_utf8_visible(path, false, shown, sizeof shown);
-    cr_text_add(out, "%-*s", r->path_width, shown);
+    cr_text_add(out, "%-*s", cr_utf8_field(shown, r->path_width), shown);
     if (!p->count) cr_text_add(out, p->failed ? "  unreadable" : "  no label");
     if (r->reject && !p->failed) cr_text_add(out, "  %-8s %12.6g", p->rejected ? "rejected" : "", p->score);
     for (int i = 0; i < p->count; i++) {
-        const bool last = i == p->count - 1;
-        cr_text_add(out, "  %6.2f %%  %-*s", 100 * (double)p->probability[i], last ? 0 : r->class_width,
-                    cr_cmd_class_name(&r->names, p->label[i], number, sizeof number));
+        const char *name = cr_cmd_class_name(&r->names, p->label[i], number, sizeof number);
+        cr_text_add(out, "  %6.2f %%  %-*s", 100 * (double)p->probability[i],
+                    i == p->count - 1 ? 0 : cr_utf8_field(name, r->class_width), name);
     }
     cr_text_add(out, "\n");
 }
@@ -127,11 +127,11 @@ static void print_json(const struct request *r, const char *path, const struct p
 static void set_widths(struct request *r) {
     char number[32];
     for (int64_t i = 0; i < r->images; i++)
-        r->path_width = CR_MAX(r->path_width, (int)CR_MIN(strlen(r->path[i]), (size_t)COLUMN_MAX));
-    for (int i = 0; i < r->names.count; i++)
-        r->class_width =
-            CR_MAX(r->class_width,
-                   (int)CR_MIN(strlen(cr_cmd_class_name(&r->names, i, number, sizeof number)), (size_t)COLUMN_MAX));
+        r->path_width = CR_MAX(r->path_width, CR_MIN(cr_utf8_characters(r->path[i]), COLUMN_MAX));
+    for (int i = 0; i < r->names.count; i++) {
+        const int count = cr_utf8_characters(cr_cmd_class_name(&r->names, i, number, sizeof number));
+        r->class_width  = CR_MAX(r->class_width, CR_MIN(count, COLUMN_MAX));
+    }
 }
 
 /* ---- the command ---- */

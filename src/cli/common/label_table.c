@@ -1,6 +1,7 @@
 /* cli/common/label_table.c: see cli/common/label_table.h. */
 #include "cli/common/label_table.h"
 
+#include "core/utf8.h"
 #include "session/saved_model.h"
 
 #include <math.h>
@@ -46,14 +47,15 @@ void cr_label_table_print(const struct cr_label_table *t, const struct cr_cmd_na
     int  width = 5;
     for (int k = 0; k < t->classes; k++) {
         const char *name = cr_cmd_class_name(names, k, number, sizeof number);
-        width            = CR_MAX(width, (int)CR_MIN(strlen(name), (size_t)40));
+        width            = CR_MAX(width, CR_MIN(cr_utf8_characters(name), 40));
     }
     cr_text_add(out, "%6s  %-*s %8s %9s %10s %10s %10s %10s %10s\n", "label", width, "class", "images", "predicted",
                 "AP", "precision", "recall", "F1", "threshold");
     for (int k = 0; k < t->classes; k++) {
-        const struct cr_label_counts *c = &t->counts[k];
-        cr_text_add(out, "%6d  %-*s %8lld %9lld", k, width, cr_cmd_class_name(names, k, number, sizeof number),
-                    (long long)c->images, (long long)c->predicted);
+        const struct cr_label_counts *c    = &t->counts[k];
+        const char                   *name = cr_cmd_class_name(names, k, number, sizeof number);
+        cr_text_add(out, "%6d  %-*s %8lld %9lld", k, cr_utf8_field(name, width), name, (long long)c->images,
+                    (long long)c->predicted);
         print_percent(out, t->score[k].ap);
         print_percent(out, cr_label_precision(c));
         print_percent(out, cr_label_recall(c));
