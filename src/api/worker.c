@@ -50,7 +50,7 @@ cresnet_status cr_api_fail(cresnet_error *error, cresnet_status status, const ch
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    cr_utf8_visible(text, true, error->text, sizeof error->text); /* the end of a long message says what is wrong */
+    cr_utf8_visible(text, true, error->text, sizeof error->text); /* shortens a long text in the middle */
     return status;
 }
 

@@ -61,7 +61,7 @@ TEST(models_that_cannot_be_opened_say_why) {
     REQUIRE_CALL(cresnet_open(path, &options, &model, &error));
 }
 
-/* Also of a configuration, which the model takes over although it could not be opened. */
+/* cr_api_open_config owns the configuration that it is given: it must also free it when the model cannot be opened. */
 TEST(failing_allocations_are_errors_without_leaks) {
     const cresnet_options   options = api_options(2);
     const cresnet_image     image   = {pixels, 16, 12, 0};

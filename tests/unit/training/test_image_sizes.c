@@ -105,7 +105,8 @@ TEST(a_limit_holds_for_all_sizes) {
     give(&r, "train.steps=1", "train.batch=16");
     for (int kib = 400; kib <= 1600; kib += 50) {
         const char *const limit = formatted("memory.limit=%dKiB", kib), *const name = formatted("of%d", kib);
-        if (TRAIN(&r, formatted("one%d", kib), "data.image_size=32", limit) != CR_OK) continue;
-        REQUIRE_OK(TRAIN(&r, name, "data.image_sizes=16@0,24@1,32@2", limit));
+        const bool fits = TRAIN(&r, formatted("one%d", kib), "data.image_size=32", limit) == CR_OK;
+        CHECK(fits || kib < 1600); /* the largest limit is enough: the loop compares something */
+        if (fits) REQUIRE_OK(TRAIN(&r, name, "data.image_sizes=16@0,24@1,32@2", limit));
     }
 }

@@ -113,7 +113,7 @@ TEST(denormals_may_be_flushed_in_products) {
     CHECK(!dot_verify(&d, CR_MATH_F32, 0).ok);
 }
 
-/* A small input beside large ones may lose what CR_RELAXED_SPLIT_INPUT says, in kernels that declare it. */
+/* With CR_RELAXED_SPLIT_INPUT an input may be off by 2^-29 of the largest input. Without it the FP32 bound holds. */
 TEST(split_inputs_lose_parts_of_the_largest) {
     OWNED(dot) d = {0};
     dot_open(&d);
