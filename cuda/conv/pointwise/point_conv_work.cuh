@@ -46,9 +46,9 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
     __device__ worker(const params &params_, uint32_t shared, int me_) : base(params_, shared, me_) {}
 
     /* Vectors over the tile's columns, f32 [vectors][COLUMNS]: bias; or scale and bias of the BN behind; or scale and
-     * bias of the BN in front, rstd, -mean*rstd; then factor and bias of the products with second_x. The workers of a
-     * resident block write the same values to the same place: a worker reads after its own writes, and those of
-     * others change nothing. racecheck reports these equal writes. */
+     * bias of the BN in front, rstd, -mean*rstd; then factor and bias of the products with second_x. All workers of
+     * a resident block write the same values to the same addresses, so a worker needs to wait only for its own writes.
+     * racecheck reports the writes of the other workers. */
     __device__ __forceinline__ void set_columns(int column) const {
         group_barrier();
         for (int i = thread; i < COLUMNS; i += GROUP) {
