@@ -71,11 +71,6 @@ double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles);
 /* Copies `count` words to newly allocated device memory, which the caller frees with cudaFree. */
 CR_MUST cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_t **device);
 
-/* Plans need a sparsity pattern and the properties of a device; an offline device has none. */
-static inline bool cuda_sparse_can_plan(const struct cr_device *device, const struct cr_program *p) {
-    return p->store->pattern && !cuda_of(device)->offline;
-}
-
 /* A linear filter without values in device memory. */
 struct cuda_linear_filter {
     int64_t   entries;

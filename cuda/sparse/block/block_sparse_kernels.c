@@ -27,7 +27,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
                     struct ck_conv *conv, struct ck_block_sparse_plan *plan) {
     const int config = cuda_sparse_tile(op, CR_SPARSE_BLOCK);
     *conv            = cuda_sparse_conv_shape(p, op);
-    return config >= 0 && cuda_sparse_can_plan(device, p) && cuda_of(device)->cc == 90 &&
+    return config >= 0 && p->store->pattern && cuda_of(device)->cc == 90 &&
            ck_block_sparse_conv_plan(conv, config, cuda_of(device)->multiprocessors, cuda_of(device)->l2_bytes, plan);
 }
 

@@ -91,7 +91,7 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
     struct prepared         s;
     if (x && (x->dim[3] % 8 || op->in[CR_IN_conv_dgrad_mean_rstd] < 0 || op->out[CR_OUT_conv_dgrad_grad_sums] < 0))
         return false;
-    return cuda_sparse_can_plan(device, p) && plan_phases(device, op, &c, &s);
+    return p->store->pattern && plan_phases(device, op, &c, &s);
 }
 
 static void release(void *prepared) {

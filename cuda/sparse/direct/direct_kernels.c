@@ -24,7 +24,7 @@ bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *c
                          struct cr_sparse_format format, bool wgrad, struct ck_sparse_plan *plan) {
     *plan = (struct ck_sparse_plan){0};
     if (format.kernel == CR_SPARSE_ROWS) return !wgrad && ck_sell_conv_supports(conv);
-    if (format.kernel != CR_SPARSE_DIRECT || cuda_of(device)->offline) return false;
+    if (format.kernel != CR_SPARSE_DIRECT) return false;
     return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(
         conv, nnz, format.tile + 1, cuda_of(device)->multiprocessors, cuda_of(device)->multiprocessor_bytes, plan);
 }
@@ -33,7 +33,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
                     struct ck_conv *conv, struct ck_sparse_plan *plan) {
     const struct cr_sparsity_attr *a = &op->attr.conv.pattern;
     *conv                            = cuda_sparse_conv_shape(p, op);
-    return cuda_sparse_can_plan(device, p) && cr_cuda_sparse_plan(device, conv, a->nnz, a->format, false, plan);
+    return p->store->pattern && cr_cuda_sparse_plan(device, conv, a->nnz, a->format, false, plan);
 }
 
 static struct cr_linear_layout linear_layout_of(const struct ck_conv *conv, const struct ck_sparse_plan *plan) {
@@ -208,7 +208,7 @@ static bool plan_wgrad(const struct cr_device *device, const struct cr_program *
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct prepared s;
-    return cuda_sparse_can_plan(device, p) && plan_wgrad(device, p, op, &s);
+    return p->store->pattern && plan_wgrad(device, p, op, &s);
 }
 
 static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,

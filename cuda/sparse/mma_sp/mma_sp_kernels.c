@@ -24,7 +24,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
                     struct ck_conv *conv, struct ck_mma_sp_plan *plan) {
     const int config = cuda_sparse_tile(op, CR_SPARSE_MMA_SP) + 1;
     *conv            = cuda_sparse_conv_shape(p, op);
-    return config >= 1 && config <= ck_mma_sp_conv_configs() && cuda_sparse_can_plan(device, p) &&
+    return config >= 1 && config <= ck_mma_sp_conv_configs() && p->store->pattern &&
            (conv->type != CK_F32 || conv->R * conv->S * conv->C >= MIN_TERMS) &&
            ck_mma_sp_conv_plan(conv, op->attr.conv.pattern.nnz, config, cuda_of(device)->multiprocessors,
                                cuda_of(device)->multiprocessor_bytes, plan);

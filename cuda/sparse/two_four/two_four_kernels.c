@@ -37,7 +37,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
                     struct ck_conv *conv, struct ck_two_four_plan *plan) {
     const int config = cuda_sparse_tile(op, CR_SPARSE_TWO_FOUR) + 1;
     *conv            = cuda_sparse_conv_shape(p, op);
-    return config >= 1 && config <= ck_two_four_configs() && cuda_sparse_can_plan(device, p) &&
+    return config >= 1 && config <= ck_two_four_configs() && p->store->pattern &&
            ck_two_four_make_plan(conv, config, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
            is_two_of_four(device, p, op, conv);
 }

@@ -24,7 +24,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
                     struct ck_wgmma_sp_plan *plan) {
     const struct ck_conv conv   = cuda_sparse_conv_shape(p, op);
     const int            config = cuda_sparse_tile(op, CR_SPARSE_WGMMA_SP) + 1;
-    return config >= 1 && config <= ck_wgmma_sp_configs() && cuda_sparse_can_plan(device, p) &&
+    return config >= 1 && config <= ck_wgmma_sp_configs() && p->store->pattern &&
            conv.R * conv.S * conv.C >= MIN_TERMS &&
            ck_wgmma_sp_make_plan(&conv, op->attr.conv.pattern.nnz, config, cuda_of(device)->cc,
                                  cuda_of(device)->multiprocessors, plan);
