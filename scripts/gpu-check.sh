@@ -46,7 +46,7 @@ if [ "${1:-}" = --part ]; then
 fi
 
 # Time limit of each part, seconds
-declare -A part_limit=([build]=400 [ops]=300 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=150 [startup]=60 [speed]=260 [depths]=420
+declare -A part_limit=([build]=400 [ops]=400 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=150 [startup]=60 [speed]=260 [depths]=420
     [small]=120 [infer]=150 [memory]=400 [offload]=540 [spdnn]=400 [sparse]=540
     [profile]=90 [parity]=300 [grads]=420 [imagenette]=90 [photos]=240 [sanitize]=300
     [cifar]=530 [seeds]=550 [packs]=550 [loading]=580 [decode]=240 [ranktune]=400 [ranktests]=400 [launch]=200 [rankcifar]=540

@@ -185,7 +185,6 @@ CR_MUST cr_status checkops_inputs_make(const struct checkops_unit *unit, const s
 void              checkops_inputs_free(struct checkops_inputs *inputs);
 
 /* ---- kernels ---- */
-
 struct checkops_verdict {
     bool   ok;
     double worst;
@@ -250,7 +249,6 @@ CR_MUST cr_status checkops_runner(struct checkops_runner *runner, const struct c
 bool checkops_has_tf32(const struct checkops_runner *runner, enum cr_op_kind kind);
 
 /* ---- kernels that no case has reached: checkops_reach.c ---- */
-
 struct checkops_reach {
     bool here;          /* a GPU of the asked capability accepts a case: the kernel should have run */
     char elsewhere[64]; /* other capabilities whose GPUs accept one: " 8.0 8.6"; "": no GPU does, the kernel is dead */

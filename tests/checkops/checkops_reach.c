@@ -28,57 +28,59 @@ static const struct cr_kernel *find_kernel(const struct cr_device *device, const
     return NULL;
 }
 
-static cr_status ask_cases(struct cr_device *device, const struct checkops_list *list, int count,
-                           const char *const name[], bool accepted[]) {
-    for (int i = 0; i < list->count; i++) {
-        struct checkops_unit unit = {0};
-        for (int k = 0; k < count; k++) {
-            const struct cr_kernel *kernel = find_kernel(device, name[k]);
-            if (!kernel || kernel->op != list->item[i].kind || accepted[k]) continue;
-            if (!unit.op) CR_TRY(checkops_unit_make(&list->item[i], &unit));
-            accepted[k] = cr_kernel_accepts(device, kernel, &unit.program, unit.op);
-        }
-        if (unit.op) checkops_unit_free(&unit);
-    }
+enum { WAYS = 3, DEVICES = (CR_COUNT(capabilities) + 1) * WAYS };
+/* An offline device, opened in one of the ways of test_checkops, and what it knows of the kernels. */
+struct asked {
+    struct cr_device       *device;
+    const struct cr_kernel *kernel[CHECKOPS_KERNELS_MAX]; /* NULL: the device has none of this name */
+    bool                    accepts[CHECKOPS_KERNELS_MAX];
+};
+
+static cr_status open_offline(int cc, int way, int count, const char *const name[], struct asked *at) {
+    const struct cr_device_options options = {.deterministic = way<2, .tf32 = way> 0};
+    struct cr_gpu                  gpu     = *cr_gpu_find("h200");
+    gpu.cc                                 = cc;
+    CR_TRY(cr_gpu_open_offline(&gpu, &options, &at->device));
+    for (int k = 0; k < count; k++) at->kernel[k] = find_kernel(at->device, name[k]);
     return CR_OK;
 }
 
-/* accepted[k]: a GPU of this capability accepts a case of kernel k, however test_checkops opens the GPU. */
-static cr_status ask_capability(int cc, const struct checkops_list *list, int count, const char *const name[],
-                                bool accepted[]) {
-    struct cr_gpu gpu = *cr_gpu_find("h200");
-    gpu.cc            = cc;
-    memset(accepted, 0, (size_t)count * sizeof *accepted);
-    for (int way = 0; way < 3; way++) {
-        const struct cr_device_options options = {.deterministic = way<2, .tf32 = way> 0};
-        struct cr_device              *device;
-        CR_TRY(cr_gpu_open_offline(&gpu, &options, &device));
-        cr_status status = ask_cases(device, list, count, name, accepted);
-        cr_device_close(device);
-        CR_TRY(status);
+static cr_status ask_case(const struct checkops_case *c, int count, struct asked *at) {
+    struct checkops_unit unit = {0};
+    for (int i = 0; i < DEVICES * count; i++) {
+        struct asked *of = &at[i / count];
+        const int     k  = i % count;
+        if (!of->kernel[k] || of->kernel[k]->op != c->kind || of->accepts[k]) continue;
+        if (!unit.op) CR_TRY(checkops_unit_make(c, &unit));
+        of->accepts[k] = cr_kernel_accepts(of->device, of->kernel[k], &unit.program, unit.op);
     }
+    if (unit.op) checkops_unit_free(&unit);
     return CR_OK;
 }
 
 cr_status checkops_reach(int cc, int count, const char *const name[], struct checkops_reach reach[]) {
+    static struct asked  asked[DEVICES]; /* the last of capability cc */
     struct checkops_list list = {0};
     cr_status            status;
-    bool                 accepted[CHECKOPS_KERNELS_MAX];
     CR_ASSERT(count <= CHECKOPS_KERNELS_MAX);
+    memset(asked, 0, sizeof asked);
+    for (int i = 0; i < DEVICES; i++)
+        CR_TRY_OUT(open_offline(i < DEVICES - WAYS ? capabilities[i / WAYS] : cc, i % WAYS, count, name, &asked[i]));
     CR_TRY_OUT(checkops_list_make(CHECKOPS_HALF, &list));
-    CR_TRY_OUT(ask_capability(cc, &list, count, name, accepted));
-    for (int k = 0; k < count; k++) reach[k] = (struct checkops_reach){.here = accepted[k]};
-    for (size_t i = 0; i < CR_COUNT(capabilities); i++) {
-        if (capabilities[i] == cc) continue;
-        CR_TRY_OUT(ask_capability(capabilities[i], &list, count, name, accepted));
-        for (int k = 0; k < count; k++) {
-            const size_t used = strlen(reach[k].elsewhere);
-            if (accepted[k])
-                snprintf(reach[k].elsewhere + used, sizeof reach[k].elsewhere - used, " %d.%d", capabilities[i] / 10,
-                         capabilities[i] % 10);
+    for (int i = 0; i < list.count; i++) CR_TRY_OUT(ask_case(&list.item[i], count, asked));
+    memset(reach, 0, (size_t)count * sizeof *reach);
+    for (int k = 0; k < count; k++)
+        for (struct asked *at = asked; at < asked + DEVICES; at += WAYS) {
+            const bool accepts = at[0].accepts[k] || at[1].accepts[k] || at[2].accepts[k];
+            const int  of      = at < asked + DEVICES - WAYS ? capabilities[(at - asked) / WAYS] : 0;
+            char      *text    = reach[k].elsewhere + strlen(reach[k].elsewhere);
+            if (!of)
+                reach[k].here = accepts;
+            else if (accepts && of != cc)
+                sprintf(text, " %d.%d", of / 10, of % 10);
         }
-    }
 out:
+    for (int i = 0; i < DEVICES; i++) cr_device_close(asked[i].device);
     checkops_list_free(&list);
     return status;
 }
