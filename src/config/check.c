@@ -1,5 +1,5 @@
-/* config/check.c: checks rules between keys that depend on the config alone. A rule is skipped if one of its values was
- * rejected before, so that one mistake gives one error. */
+/* config/check.c: checks rules between keys that depend on the config alone (keys that contradict each other). A rule
+ * is skipped if one of its values was rejected before, so that one mistake gives one error. */
 #include "config/keys.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* config/derived.c: what several keys say together. See config/config.h. */
+/* config/derived.c: values that follow from several keys: mean and std of a channel, unfreezing, data.image_sizes. */
 #include "config/config.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* config/files.c: the files of a config: the named one, and those that it includes. See config/loader.h. */
+/* config/files.c: reads the INI files of a config: the named one, and those that it includes. See config/loader.h. */
 #include "config/loader.h"
 
 #include <stdlib.h>

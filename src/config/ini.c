@@ -1,4 +1,4 @@
-/* config/ini.c: scans INI files for errors and line numbers, and reads their values with iniparser; see config/ini.h.
+/* config/ini.c: parses INI files: finds errors and line numbers, reads their values with iniparser; see config/ini.h.
  *
  * The scanner follows the tokenising rules of iniparser 4.1 (lines are stripped; a leading `;` or `#` starts a comment;
  * "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and rejects ambiguous input. */

@@ -1,4 +1,4 @@
-/* config/loader.h: a config while it is read. Internal to config/. */
+/* config/loader.h: the state of a config while its INI files are read, with includes. Internal to config/. */
 #ifndef CR_CONFIG_LOADER_H
 #define CR_CONFIG_LOADER_H
 

@@ -1,4 +1,4 @@
-/* config/messages.c: messages about the value of a key: its place, its value, and what is wrong. */
+/* config/messages.c: error messages about the value of a key: its file and line, its value, and what is wrong. */
 #include "config/config.h"
 #include "config/keys.h"
 

@@ -1,4 +1,4 @@
-/* config/old_names.c: names of older versions that this version no longer has: keys of the configuration, values of
+/* config/old_names.c: renamed, removed and deprecated names of older versions: keys of the configuration, values of
  * keys, and kernels.
  *
  * A configuration that the user gives must have today's names: an old name is an error that says what to write. The

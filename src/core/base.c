@@ -1,4 +1,4 @@
-/* core/base.c: error trail, counted memory, arena, text, log and time; see core/base.h. */
+/* core/base.c: error trail, counted memory (malloc), arena allocator, growing text, log and time; see core/base.h. */
 #include "core/base.h"
 #include "core/host.h"
 #include "core/utf8.h"

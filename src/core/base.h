@@ -1,4 +1,4 @@
-/* core/base.h: status codes with an error trail, assertions, counted memory, an arena, growing text, log lines, time.
+/* core/base.h: status codes, error trail, assertions, counted malloc, arena allocator, growing text, log lines, time.
  *
  * Every file of cresnet includes this header.
  *

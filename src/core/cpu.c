@@ -1,4 +1,4 @@
-/* core/cpu.c: the vector instructions that this process may use. See core/cpu.h. */
+/* core/cpu.c: the vector instructions (AVX2, AVX-512, AMX) that this process may use (CRESNET_CPU); see core/cpu.h. */
 #include "core/cpu.h"
 
 #include <stdlib.h>

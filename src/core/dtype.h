@@ -1,4 +1,4 @@
-/* core/dtype.h: element types, their sizes and names, and rounding between them. */
+/* core/dtype.h: element types (f32, f16, bf16, i8, ...), their sizes and names, and rounding between them. */
 #ifndef CR_DTYPE_H
 #define CR_DTYPE_H
 

@@ -1,4 +1,4 @@
-/* core/output_file.c: checks names of output files; see core/output_file.h. */
+/* core/output_file.c: checks whether an output file may be created or overwritten; see core/output_file.h. */
 #include "core/output_file.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* core/output_file.h: decides whether a file that the user names for output may be written.
+/* core/output_file.h: decides whether an output file that the user names may be created or overwritten (--force).
  *
  *   a new name                        is created
  *   an empty file                     is replaced

@@ -1,4 +1,4 @@
-/* core/rng.h: counter-based random numbers, Philox4x32-10 (Salmon et al., SC'11), the generator of cuRAND.
+/* core/rng.h: counter-based random numbers (the seeded generator), Philox4x32-10 (Salmon et al., SC'11), as in cuRAND.
  * Every number is a function of (seed, stream, index); there is no hidden state to save. */
 #ifndef CR_RNG_H
 #define CR_RNG_H

@@ -1,4 +1,4 @@
-/* core/temporary.h: files and folders that get their final name only when they are complete.
+/* core/temporary.h: temporary files and folders, which get their final name by an atomic rename when they are complete.
  *
  * A temporary file TARGET.tmp.PID lies in the folder of its target and is locked (flock) by the process that writes it.
  * A process that is killed leaves it behind without a lock. The next temporary file of the same target removes it; the

@@ -1,4 +1,4 @@
-/* graph/gram_shift.c: the shift of the op gram. */
+/* graph/gram_shift.c: the shift that the op gram subtracts from activations before it sums their products. */
 #include "graph/graph.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* graph/loss.h: the attributes of the ops loss and loss_grad, and labels of samples with several labels. Included by
- * graph/graph.h. */
+/* graph/loss.h: attributes of the ops loss, loss_grad and distill (label smoothing, class weights, focal loss, BCE,
+ * temperature), and labels of samples with several labels. Included by graph/graph.h. */
 #ifndef CR_GRAPH_LOSS_H
 #define CR_GRAPH_LOSS_H
 

@@ -1,4 +1,4 @@
-/* graph/muon.h: numbers of the ops muon_direction and muon (graph/ops_update.def). */
+/* graph/muon.h: constants of the optimizer Muon (Newton-Schulz iteration), for the ops muon_direction and muon. */
 #ifndef CR_MUON_H
 #define CR_MUON_H
 

@@ -1,4 +1,4 @@
-/* graph/op_cost.c: bytes and operations of an op. */
+/* graph/op_cost.c: memory traffic (bytes) and floating-point operations (FLOPs) of each op, for roofline times. */
 #include "graph/graph.h"
 
 static double elems_of(const struct cr_program *p, int id) {

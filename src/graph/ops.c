@@ -1,4 +1,4 @@
-/* graph/ops.c: shape and type inference (infer_<op>) of every op kind of graph/ops.def. */
+/* graph/ops.c: shape and type inference (infer_<op>: output shapes) of every op kind of graph/ops.def. */
 #include "graph/graph.h"
 
 #include <string.h>

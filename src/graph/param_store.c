@@ -1,4 +1,4 @@
-/* graph/param_store.c: the table of parameters, the layout of its buffers, and initial values. See graph/graph.h. */
+/* graph/param_store.c: the table of parameters, the layout of its buffers, and weight initialisation (He et al.). */
 #include "config/config.h"
 #include "core/rng.h"
 #include "graph/graph.h"

@@ -1,5 +1,5 @@
-/* graph/param_store.h: the parameter store, the data that persists across steps: one table of parameters, and flat
- * buffers with the same offsets. Part of graph/graph.h. */
+/* graph/param_store.h: the parameter store, the data that persists across steps (weights, gradients, momentum, running
+ * statistics): one table of parameters, and flat buffers with the same offsets. Part of graph/graph.h. */
 #ifndef CR_PARAM_STORE_H
 #define CR_PARAM_STORE_H
 

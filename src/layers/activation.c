@@ -1,4 +1,4 @@
-/* layers/activation.c: ReLU. */
+/* layers/activation.c: the activation function of every network, ReLU. */
 #include "layers/layer.h"
 
 int cr_layer_relu(struct cr_net *net, const char *path, int x) {

@@ -1,4 +1,4 @@
-/* layers/cast.c: makes the 16-bit copy of the parameters. */
+/* layers/cast.c: makes the 16-bit copy of the parameters (fp16 or bf16, mixed precision). */
 #include "layers/layer.h"
 
 void cr_layer_cast(struct cr_net *net) {

@@ -1,4 +1,4 @@
-/* layers/conv.c: convolution without bias, since a batch normalisation follows each convolution. */
+/* layers/conv.c: convolution and grouped convolution, without bias, since a batch normalisation follows. */
 #include "layers/layer.h"
 
 int cr_layer_group_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride,

@@ -1,4 +1,4 @@
-/* layers/distill.c: the loss of knowledge distillation (Hinton et al. 2015). It belongs to training programs only. */
+/* layers/distill.c: the loss of knowledge distillation (temperature, Hinton et al. 2015), in training programs only. */
 #include "layers/layer.h"
 
 void cr_layer_distill(struct cr_net *net, int logits) {

@@ -1,4 +1,4 @@
-/* layers/drop.c: dropout and stochastic depth. Programs without them contain no op for them. */
+/* layers/drop.c: dropout and stochastic depth (DropPath). Programs without them contain no op for them. */
 #include "layers/layer.h"
 
 int cr_layer_drop(struct cr_net *net, const char *path, int x, double rate, bool images) {

@@ -1,4 +1,4 @@
-/* layers/input.c: the input tensors of a batch, and their normalisation. */
+/* layers/input.c: the input tensors of a batch, augmentation on the device (crop, flip, mixup), normalisation. */
 #include "layers/layer.h"
 
 /* Augments the images while they are bytes (boxes, erasing, mixing), before any kind of normalisation. */

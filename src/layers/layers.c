@@ -1,4 +1,4 @@
-/* layers/layers.c: helper functions for layers. */
+/* layers/layers.c: helper functions for layers: add a parameter to the store, append an op to the program. */
 #include "layers/layer.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* layers/loss.c: the loss and counts of correct predictions, summed into one tensor that the host reads. Class weights,
- * focal loss and the binary cross-entropy of one label per sample belong to training programs only. */
+/* layers/loss.c: the loss (cross-entropy with label smoothing, class weights or focal loss; BCE) and counts of correct
+ * predictions, summed into one tensor. Class weights, focal loss and BCE of one label: training programs only. */
 #include "layers/layer.h"
 
 /* An input whose values the executor copies with each batch. */

@@ -1,5 +1,5 @@
-/* layers/quantize.c: quantised values in evaluation programs. The ops compute in floating point with rounded values.
- * The pass cr_pass_quantize (compiler/passes.h) replaces them by 8-bit ops where the device has kernels for them. */
+/* layers/quantize.c: fake quantisation in evaluation programs: floating-point ops with rounded values. The pass
+ * cr_pass_quantize (compiler/passes.h) replaces them by 8-bit ops where the device has kernels for them. */
 #include "layers/layer.h"
 
 #include <stdio.h>

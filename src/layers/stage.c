@@ -1,4 +1,4 @@
-/* layers/stage.c: residual blocks. The 3x3 convolution of a bottleneck has the stride ("v1.5", as in torchvision). */
+/* layers/stage.c: residual blocks, basic and bottleneck, whose 3x3 convolution has the stride (torchvision's v1.5). */
 #include "layers/layer.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* model/layer_table.c: the layer table and the floating-point operations of a network. See model/model.h. */
+/* model/layer_table.c: the model summary: shapes, parameters and FLOPs of each layer. See model/model.h. */
 #include "model/model.h"
 
 #include <stdio.h>

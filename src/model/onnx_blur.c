@@ -1,4 +1,4 @@
-/* model/onnx_blur.c: anti-aliased subsampling as Pad and Conv. */
+/* model/onnx_blur.c: exports anti-aliased subsampling (blur pooling) to ONNX as Pad and Conv. */
 #include "model/onnx_internal.h"
 
 /* A border of one reflected pixel, then a grouped convolution with one group a channel. */

@@ -1,4 +1,4 @@
-/* model/resnet.c: resolves [model] and builds programs of residual networks. See model/model.h. */
+/* model/resnet.c: ResNet architectures (stem, blocks, widths, frozen layers): resolves [model], builds its programs. */
 #include "model/model.h"
 
 #include "compiler/passes.h"

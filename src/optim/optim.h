@@ -1,4 +1,4 @@
-/* optim/optim.h: update rules append the ops at the end of a training program; schedules compute the learning rate. */
+/* optim/optim.h: optimizers append the update ops of a training program; schedules compute the learning rate. */
 #ifndef CR_OPTIM_H
 #define CR_OPTIM_H
 

@@ -1,4 +1,4 @@
-/* optim/schedule.c: the learning rate and momentum of every update. */
+/* optim/schedule.c: the learning rate (warm-up, step, cosine, polynomial, one-cycle) and momentum of every update. */
 #include "config/config.h"
 #include "optim/optim.h"
 

@@ -1,4 +1,4 @@
-/* optim/update.c: appends the update ops, which work on whole buffers of the parameter store.
+/* optim/update.c: appends an optimizer's update ops (weight decay, layer-wise learning rates), on whole buffers.
  *
  * One op computes the gradient norm and detects non-finite values, one op updates all parameters by the rule of [optim]
  * kind, and with [ema] one op updates the moving averages.

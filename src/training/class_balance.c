@@ -1,5 +1,5 @@
-/* training/class_balance.c: class weights of a run, and a warning about classes of very different size. See
- * training/run.h. */
+/* training/class_balance.c: class weights of a run's loss, and a warning about class imbalance (classes of very
+ * different size). See training/run.h. */
 #include "training/run.h"
 
 #include <inttypes.h>

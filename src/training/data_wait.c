@@ -1,4 +1,4 @@
-/* training/data_wait.c: what is short when training waits for images. See training/run.h. */
+/* training/data_wait.c: logs the bottleneck of data loading when training waits for images. See training/run.h. */
 #include "data/load_need.h"
 #include "training/run.h"
 

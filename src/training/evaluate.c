@@ -1,4 +1,4 @@
-/* training/evaluate.c: saves checkpoints and evaluates. See training/run.h. */
+/* training/evaluate.c: saves checkpoints, evaluates the validation set, logs metrics, also with EMA or SWA weights. */
 #include "session/labels/label_scores.h"
 #include "training/run.h"
 

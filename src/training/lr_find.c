@@ -1,4 +1,4 @@
-/* training/lr_find.c: short trainings with several learning rates. See training/lr_find.h. */
+/* training/lr_find.c: the learning-rate finder: short trainings with several learning rates. See training/lr_find.h. */
 #include "training/lr_find.h"
 
 #include "session/saved_model.h"

@@ -1,4 +1,4 @@
-/* training/ranks.c: start of a training run with several ranks. See training/run.h. */
+/* training/ranks.c: start of distributed training: ranks agree on configuration, batch size, learning-rate scaling. */
 #include "training/run.h"
 
 #include <inttypes.h>

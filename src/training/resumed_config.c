@@ -1,5 +1,5 @@
-/* training/resumed_config.c: the configuration of a run that is resumed, and the changes that it may have. See
- * training/run.h and, for cr_training_compare, training/training.h. */
+/* training/resumed_config.c: the configuration of a resumed run: which keys may change, and the differences from the
+ * stored ones. See training/run.h and, for cr_training_compare, training/training.h. */
 #include "training/run.h"
 
 #include <inttypes.h>

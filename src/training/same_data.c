@@ -1,5 +1,5 @@
-/* training/same_data.c: the classes of a run by name, and the comparison of the dataset of a resumed run with the one
- * that the checkpoint was trained on. */
+/* training/same_data.c: the classes of a run by name, and the check that a resumed run has the same dataset that the
+ * checkpoint was trained on. */
 #include "data/class_match.h"
 #include "session/saved_model.h"
 #include "training/run.h"

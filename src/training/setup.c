@@ -1,4 +1,4 @@
-/* training/setup.c: opens a training run: run folder, configuration, datasets, session. See training/run.h. */
+/* training/setup.c: opens a training run, new or resumed: folder, configuration, datasets, weights, session. */
 #include "training/run.h"
 
 #include <errno.h>

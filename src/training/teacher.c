@@ -1,5 +1,5 @@
-/* training/teacher.c: the network that a run learns from (knowledge distillation). A checkpoint has its hash, and its
- * path in the configuration, but not its weights. */
+/* training/teacher.c: checks that a resumed run has the same teacher (knowledge distillation) as before. A checkpoint
+ * has its hash, and its path in the configuration, but not its weights. */
 #include "training/run.h"
 
 #include <inttypes.h>

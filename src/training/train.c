@@ -1,5 +1,5 @@
-/* training/train.c: the training loop: updates from micro-batches, learning rate, pruning, checkpoints, signals. See
- * training/training.h. */
+/* training/train.c: the training loop: updates from micro-batches (gradient accumulation), learning rate, pruning,
+ * checkpoints, Ctrl-C, NaN or infinite losses. See training/training.h. */
 #include "optim/optim.h"
 #include "pruning/shrink.h"
 #include "training/metrics.h"

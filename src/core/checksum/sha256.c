@@ -1,4 +1,4 @@
-/* core/checksum/sha256.c: see core/checksum/sha256.h. The names in this file are those of FIPS 180-4. */
+/* core/checksum/sha256.c: the hash SHA-256, with the names of FIPS 180-4; see core/checksum/sha256.h. */
 #include "core/checksum/sha256.h"
 
 #include "core/files.h"

@@ -1,4 +1,4 @@
-/* core/process/process.c: see core/process/process.h. */
+/* core/process/process.c: starts child processes (fork, exec) and waits for them; see core/process/process.h. */
 #include "core/process/process.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* core/process/process.h: child processes: another program or a copy of this process, and waiting for them.
+/* core/process/process.h: child processes (fork, exec): starts a program or a copy of this process, and waits for it.
  *
  * No other file of the program calls fork, setpgid, prctl or waitpid. */
 #ifndef CR_PROCESS_H
