@@ -1,4 +1,4 @@
-/* compiler/compile.c: runs the passes in their order and a check after each. */
+/* compiler/compile.c: runs all compiler passes of a program (the pass pipeline), in order, with a check after each. */
 #include "compiler/compiler.h"
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"

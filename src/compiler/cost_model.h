@@ -1,5 +1,5 @@
-/* compiler/cost_model.h: what the passes know about a device. A pass sees a device as a struct cr_cost_model only, so a
- * test can pass a cost model without a device.
+/* compiler/cost_model.h: what the passes know about a device: kernels, times, bandwidth. A pass sees a device as a
+ * struct cr_cost_model only, so a test can pass a cost model without a device.
  *
  * Units: seconds, bytes, bytes per second, unless a comment names another unit. */
 #ifndef CR_COST_MODEL_H

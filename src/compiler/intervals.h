@@ -1,4 +1,4 @@
-/* compiler/intervals.h: the memory planner: offsets of intervals, independent of programs. Sizes are in bytes. */
+/* compiler/intervals.h: the memory planner (allocator): offsets of live intervals in bytes, independent of programs. */
 #ifndef CR_INTERVALS_H
 #define CR_INTERVALS_H
 

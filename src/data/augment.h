@@ -1,4 +1,4 @@
-/* data/augment.h: from a decoded image to the input of a network: crop, flip and the operations on pixels. */
+/* data/augment.h: augmentation and preprocessing: from a decoded image to a network's input: crop, flip, pixels. */
 #ifndef CR_AUGMENT_H
 #define CR_AUGMENT_H
 

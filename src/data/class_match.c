@@ -1,4 +1,4 @@
-/* data/class_match.c: see data/class_match.h. */
+/* data/class_match.c: matches two lists of class names; see data/class_match.h. */
 #include "data/class_match.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* data/class_weights.c: resolves [loss] class_weights: `balanced`, a list of numbers, or a CSV file. */
+/* data/class_weights.c: class weights of the loss ([loss] class_weights): `balanced`, a list of numbers, a CSV file. */
 #include "data/data.h"
 #include "formats/csv.h"
 

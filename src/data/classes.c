@@ -1,4 +1,4 @@
-/* data/classes.c: the numbers of a dataset's classes. See data/data.h. */
+/* data/classes.c: the class numbers (labels) of a dataset, renumbered to those of a network. See data/data.h. */
 #include "data/class_match.h"
 #include "data/source.h"
 

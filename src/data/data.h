@@ -1,4 +1,4 @@
-/* data/data.h: datasets, the preparation of samples, and a loader that fills batches with worker threads.
+/* data/data.h: datasets, preprocessing and augmentation, and a data loader that fills batches with worker threads.
  *
  * Invariants
  *   - A batch is in NHWC order, with the channels and bits of [data] channels and bits. Normalisation is an op of the

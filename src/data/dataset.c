@@ -1,4 +1,4 @@
-/* data/dataset.c: the functions that all datasets share, and the selection of the format. */
+/* data/dataset.c: opens a dataset of any format ([data] kind), with the functions that all datasets share. */
 #include "data/decode.h"
 #include "data/scratch.h"
 #include "data/source.h"

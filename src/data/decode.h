@@ -1,4 +1,4 @@
-/* data/decode.h: images as datasets store them, and the parts of them that a sample needs.
+/* data/decode.h: images as datasets store them (encoded), and decoding of the parts that a sample needs.
  *
  * Invariant: stored samples, images and views are borrowed from the dataset or from the scratch. They are valid until
  * the next call with the same dataset or scratch. */

@@ -1,4 +1,4 @@
-/* data/readable.c: before training: classes none of whose images can be read; whether there are JPEG files. */
+/* data/readable.c: checks before training: classes without any readable image; whether there are JPEG files. */
 #include "data/decode.h"
 #include "data/source.h"
 

@@ -1,5 +1,5 @@
-/* data/source.h: what a dataset is, the formats of data/source/, and what they share: paths, hashes, threads. All other
- * folders include data/data.h.
+/* data/source.h: the interface of a dataset format (data/source/), and what formats share: paths, hashes, threads. All
+ * other folders include data/data.h.
  *
  * Invariant: stored samples are borrowed from the dataset or from the scratch. They are valid until the next call with
  * the same dataset or scratch. */

@@ -1,4 +1,4 @@
-/* data/statistics.c: reads every image of a split with worker threads and sums up. */
+/* data/statistics.c: statistics of a dataset: reads every image of a split with threads, sums up mean and std. */
 #include "data/statistics.h"
 
 #include "data/pack.h"

@@ -1,4 +1,4 @@
-/* model/teacher.c: the constants of a teacher and its ops in a student's programs. See model/teacher.h. */
+/* model/teacher.c: a teacher's ops and constant weights in a student's programs (distillation). See model/teacher.h. */
 #include "model/network.h"
 
 #include <math.h>

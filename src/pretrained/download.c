@@ -1,5 +1,5 @@
-/* pretrained/download.c: one HTTP request with libcurl, which also takes proxies from the usual environment variables.
- * See pretrained/pretrained.h. */
+/* pretrained/download.c: downloads a file by one HTTP request with libcurl, which also takes proxies from the usual
+ * environment variables. See pretrained/pretrained.h. */
 #include "core/files.h"
 #include "core/host.h"
 #include "pretrained/pretrained.h"

@@ -1,4 +1,4 @@
-/* pretrained/fetch.c: finds the file of published weights, or downloads it into the cache. See
+/* pretrained/fetch.c: finds the file of pretrained weights, or downloads it into the cache and checks its hash. See
  * pretrained/pretrained.h. */
 #include "core/checksum/sha256.h"
 #include "core/host.h"

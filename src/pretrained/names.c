@@ -1,4 +1,4 @@
-/* pretrained/names.c: the names of published weights. See pretrained/pretrained.h. */
+/* pretrained/names.c: names of pretrained weights (resnet50, torchvision's files). See pretrained/pretrained.h. */
 #include "pretrained/pretrained.h"
 
 #include "core/files.h"

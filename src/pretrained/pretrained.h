@@ -1,4 +1,4 @@
-/* pretrained/pretrained.h: published weights by name: `resnet50` is a file that is fetched once.
+/* pretrained/pretrained.h: pretrained weights by name: `resnet50` is a file of torchvision that is downloaded once.
  *
  * A name is looked up in the table of torchvision's files, or in the list that CRESNET_WEIGHTS_LIST names (lines of a
  * name and a file name). In the file name, the part between the last '-' and the '.' is the beginning of the SHA-256 of

@@ -1,4 +1,4 @@
-/* pruning/channel_groups.c: traces which channels belong together. See pruning/channel_groups.h. */
+/* pruning/channel_groups.c: traces which channels can only be removed together. See pruning/channel_groups.h. */
 #include "pruning/channel_groups.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* pruning/exempt_channels.c: the channels that prune.exempt keeps. See pruning/shrink.h. */
+/* pruning/exempt_channels.c: the channels that channel pruning must keep by prune.exempt. See pruning/shrink.h. */
 #include "pruning/pruning.h"
 #include "pruning/shrink.h"
 

@@ -1,4 +1,4 @@
-/* pruning/masks.c: computes masks by magnitude. See pruning/pruning.h. */
+/* pruning/masks.c: computes pruning masks by magnitude (unstructured, 2:4, block, channel). See pruning/pruning.h. */
 #include "config/config.h"
 #include "pruning/pruning.h"
 

@@ -1,4 +1,4 @@
-/* pruning/phases.c: the steps of the schedules acdc and rigl, and the masks at their start. See pruning/pruning.h. */
+/* pruning/phases.c: the steps at which AC/DC and RigL change masks, and their first masks. See pruning/pruning.h. */
 #include "config/config.h"
 #include "core/rng.h"
 #include "pruning/pruning.h"

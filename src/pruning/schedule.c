@@ -1,4 +1,4 @@
-/* pruning/schedule.c: decides which layers may be pruned, to which sparsity, and when. See pruning/pruning.h. */
+/* pruning/schedule.c: which layers are pruned, to which sparsity, and when (gradual pruning). See pruning/pruning.h. */
 #include "config/config.h"
 #include "pruning/pruning.h"
 

@@ -1,4 +1,4 @@
-/* pruning/shrink.c: chooses the channels to remove, and copies the parameters of the others. See pruning/shrink.h. */
+/* pruning/shrink.c: channel pruning: chooses the channels to remove, and copies the other parameters. See shrink.h. */
 #include "pruning/shrink.h"
 #include "pruning/pruning.h"
 

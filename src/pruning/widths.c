@@ -1,4 +1,4 @@
-/* pruning/widths.c: widths of groups of channels. See pruning/widths.h. */
+/* pruning/widths.c: the number of channels that each group may keep, and their losses. See pruning/widths.h. */
 #include "pruning/widths.h"
 
 #include "config/config.h"

@@ -1,5 +1,5 @@
-/* quantization/scales.c: histograms of magnitudes, and the methods that choose a scale. See
- * quantization/quantization.h. */
+/* quantization/scales.c: calibration of 8-bit scales: histograms of magnitudes, and the methods that choose a scale
+ * (entropy, maximum). See quantization/quantization.h. */
 #include "quantization/quantization.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* sparsity/format.c: see sparsity/format.h. */
+/* sparsity/format.c: the numbers of the sparse weight formats and their tile configs; see sparsity/format.h. */
 #include "sparsity/format.h"
 
 #include "core/base.h"

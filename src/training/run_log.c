@@ -1,4 +1,4 @@
-/* training/run_log.c: what a run says at its start, when parts are unfrozen, and at its end. See training/run.h. */
+/* training/run_log.c: log lines of a run at its start and its end, and when layers are unfrozen or image sizes grow. */
 #include "training/run.h"
 
 #include <inttypes.h>

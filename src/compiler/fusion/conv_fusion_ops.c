@@ -1,4 +1,4 @@
-/* compiler/fusion/conv_fusion_ops.c: builds the fused ops of an option and rewrites the program with them. */
+/* compiler/fusion/conv_fusion_ops.c: builds the fused ops of a fusion option and rewrites the program with them. */
 #include "compiler/fusion/conv_fusion.h"
 
 static const struct cr_op *op_at(const struct cr_conv_fusions *f, int index) {

@@ -1,4 +1,4 @@
-/* compiler/fusion/conv_fusion_report.c: writes the fusion options of each convolution, as a table. */
+/* compiler/fusion/conv_fusion_report.c: prints the fusion options of each convolution and their costs, as a table. */
 #include "compiler/fusion/conv_fusion.h"
 
 #include <stdio.h>

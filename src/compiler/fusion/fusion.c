@@ -1,4 +1,4 @@
-/* compiler/fusion/fusion.c: helpers that all fusion patterns share. See compiler/fusion/fusion.h. */
+/* compiler/fusion/fusion.c: helpers of fusion patterns: find a tensor's writer, check for a kernel, replace ops. */
 #include "compiler/fusion/fusion.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* compiler/fusion/patterns_backward.c: backward patterns: which mask a ReLU gradient reads, and the end of a residual
- * block. */
+/* compiler/fusion/patterns_backward.c: fusion patterns of the backward pass: the ReLU mask is recomputed or read as
+ * bits, and the gradient at the end of a residual block. */
 #include "compiler/fusion/fusion.h"
 
 /* ---- recomputed masks ---- */

@@ -1,4 +1,4 @@
-/* compiler/fusion/quantize.c: replaces floating-point ops on quantised values by 8-bit ops in inference programs.
+/* compiler/fusion/quantize.c: replaces floating-point ops on quantised values by 8-bit (int8) ops, for inference.
  *
  *     fake_quant(x) -> conv (with fake_quant_filter(w)) -> bn_apply [-> add] [-> relu] [-> fake_quant]
  *     becomes

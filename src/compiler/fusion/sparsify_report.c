@@ -1,4 +1,4 @@
-/* compiler/fusion/sparsify_report.c: writes what cr_pass_sparsify chose for each op, as a table. */
+/* compiler/fusion/sparsify_report.c: prints which sparse kernel cr_pass_sparsify chose for each op, as a table. */
 #include "compiler/fusion/sparsify.h"
 
 static const char *prune_reason(const struct cr_sparse_cost *c) {

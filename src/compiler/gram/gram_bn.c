@@ -1,4 +1,4 @@
-/* compiler/gram/gram_bn.c: finds and rewrites the candidates of compiler/gram/gram_bn.h. */
+/* compiler/gram/gram_bn.c: finds and rewrites the 1x1 convolutions and BNs (candidates) of compiler/gram/gram_bn.h. */
 #include "compiler/gram/gram_bn.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* compiler/gram/gram_choose.c: chooses the candidates of compiler/gram/gram_bn.h that are rewritten. */
+/* compiler/gram/gram_choose.c: chooses by cost which candidates of compiler/gram/gram_bn.h are rewritten. */
 #include "compiler/gram/gram_bn.h"
 #include "compiler/passes.h"
 

@@ -1,4 +1,4 @@
-/* compiler/head/head.c: the end of the forward pass and the start of the backward pass of a training step.
+/* compiler/head/head.c: fuses the end of forward and the start of backward (pooling, classifier, loss) into one op.
  *
  *     bn_apply, avgpool, dense, zero, loss, loss_grad, dense_wgrad, dense_bgrad, dense_dgrad, avgpool_grad, relu_grad,
  *     bn_grad_finalize                                                                             become    head

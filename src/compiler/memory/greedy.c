@@ -1,4 +1,4 @@
-/* compiler/memory/greedy.c: greedy offsets for intervals.
+/* compiler/memory/greedy.c: greedy memory planner: chooses the offset of each tensor (interval) in the pool.
  *
  * The planner places one interval after the other into the smallest gap that fits among the placed intervals that
  * overlap in time, or on top. The order decides the quality, so it tries several orders, by size first, because large

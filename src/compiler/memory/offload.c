@@ -1,4 +1,4 @@
-/* compiler/memory/offload.c: writes the chosen offload schedule into the program.
+/* compiler/memory/offload.c: inserts the copies that offload tensors to host memory and back, as scheduled.
  *
  * For tensor a with the uses e (early) and l (late) the pass inserts:
  *   offload a -> a.host               behind the op that writes a, on stream to_host

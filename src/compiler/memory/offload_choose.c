@@ -1,4 +1,4 @@
-/* compiler/memory/offload_choose.c: chooses which candidates are offloaded.
+/* compiler/memory/offload_choose.c: chooses which tensors are offloaded to host memory.
  *
  * Scores of a candidate (Zhang et al. 2019). The gap is the time from the end of its early use to the start of its late
  * use.

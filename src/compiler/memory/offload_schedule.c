@@ -1,4 +1,4 @@
-/* compiler/memory/offload_schedule.c: schedules the copies of the chosen candidates and predicts the program's time.
+/* compiler/memory/offload_schedule.c: schedules the copies of offloaded tensors and predicts the program's time.
  *
  * Copies to the host start as soon as the tensor is written, one behind the other. The tensor's memory is free
  * (release_at) where its copy has ended, with a margin, or earlier, with a wait, where memory is needed before.

@@ -1,4 +1,4 @@
-/* compiler/memory/plan_memory.c: gives each transient an offset in the pool.
+/* compiler/memory/plan_memory.c: gives each transient an offset (address) in the memory pool.
  *
  * The live interval of a tensor comes from the ops that use it, extended where streams run concurrently
  * (compiler/schedule/streams.c). An output reuses the storage of an input whose last use is that op, where

@@ -1,4 +1,4 @@
-/* compiler/memory/recompute.c: recomputes tensors to save memory (activation checkpointing, Chen et al. 2016).
+/* compiler/memory/recompute.c: recomputes activations to save memory (activation checkpointing, Chen et al. 2016).
  *
  * The backward pass reads some tensors long after the forward pass has finished with them. Such a tensor is dropped
  * after its last early use. The op that made it runs again before its first late use and writes a new tensor, named

@@ -1,4 +1,4 @@
-/* compiler/memory/simulate.c: predicts the time of a program whose streams run concurrently.
+/* compiler/memory/simulate.c: predicts the time of a program whose streams (compute, copies) run concurrently.
  *
  * Each stream runs its ops in list order. An op starts when its stream is free and the ops that it waits for have
  * ended. Copies in both directions at once are slower than alone. Copies and memory-bound kernels slow each other down.

@@ -1,4 +1,4 @@
-/* compiler/memory/uses.c: lists of uses by counting. See compiler/uses.h. */
+/* compiler/memory/uses.c: finds the ops that use each tensor, and the live bytes at each op. See compiler/uses.h. */
 #include "compiler/uses.h"
 
 cr_status cr_uses_find(const struct cr_program *p, struct cr_arena *arena, struct cr_uses *u) {

@@ -1,5 +1,5 @@
-/* compiler/rewrite/select_kernels.c: chooses a kernel for each op. The workspace of a kernel becomes a transient whose
- * lifetime is that op, so the planner places it like any other tensor. Also: the roofline time of an op. */
+/* compiler/rewrite/select_kernels.c: chooses a kernel for each op by the cost model. The workspace of a kernel becomes
+ * a transient that lives during that op, so the planner places it like any other tensor. Also: the roofline time. */
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
 

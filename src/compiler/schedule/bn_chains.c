@@ -1,4 +1,4 @@
-/* compiler/schedule/bn_chains.c: fuses the end of a BN with the convolution behind it, and many filter gradients.
+/* compiler/schedule/bn_chains.c: fuses the end of a BN with the next convolution, and many filter gradients (wgrad).
  *
  * A convolution that computes the sums of the BN behind it has a second, small launch, because the sums of all its
  * blocks must exist before one of them is added. If the next convolution reads the BN, each of its blocks can add the

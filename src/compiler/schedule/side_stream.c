@@ -1,4 +1,4 @@
-/* compiler/schedule/side_stream.c: runs filter gradients beside the chain of input gradients.
+/* compiler/schedule/side_stream.c: runs filter gradients (wgrad) on a second stream, beside input gradients (dgrad).
  *
  * Only the update reads the gradient of a filter, so no input gradient has to wait for it. A kernel that does not fill
  * the device, as most do with a small batch, leaves room for one of the other stream.

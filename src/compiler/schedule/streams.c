@@ -1,4 +1,4 @@
-/* compiler/schedule/streams.c: computes vector clocks and live intervals.
+/* compiler/schedule/streams.c: computes vector clocks of ops on several streams, and live intervals of tensors.
  *
  * Proof that disjoint intervals are safe. Let A and B have disjoint intervals, A first. Let op i access A and op j be
  * the first writer of B. Then i < j in the list. If i were not complete when j starts, the pair (i, j) would have

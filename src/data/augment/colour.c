@@ -1,6 +1,6 @@
-/* data/augment/colour.c: the operations that a training image gets after its crop: a policy (data/augment/policy.c)
- * and torchvision's ColorJitter. Every random number is a function of (seed, epoch, sample) and comes from a stream of
- * its own, so crops are the same with and without augmentation. */
+/* data/augment/colour.c: colour augmentation of a training image after its crop: a policy (data/augment/policy.c) and
+ * torchvision's ColorJitter. Every random number is a function of (seed, epoch, sample) and comes from a stream of its
+ * own, so crops are the same with and without augmentation. */
 #include "data/augment.h"
 #include "data/scratch.h"
 

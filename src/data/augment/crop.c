@@ -1,7 +1,7 @@
-/* data/augment/crop.c: from a decoded image to the rectangle that the network sees. Geometry and rounding are
- * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip). The random
- * numbers are functions of (seed, epoch, sample). Operations that move whole pixels (a shift over a black border, a
- * flip) are only drawn here: the device applies them while it normalises. */
+/* data/augment/crop.c: the crop of an image that the network sees. Geometry and rounding are torchvision's (Resize,
+ * CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip). The random numbers are functions of
+ * (seed, epoch, sample). Operations that move whole pixels (a shift over a black border, a flip) are only drawn here:
+ * the device applies them while it normalises. */
 #include "data/augment.h"
 #include "data/decode.h"
 #include "data/resize.h"

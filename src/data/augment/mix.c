@@ -1,5 +1,5 @@
-/* data/augment/mix.c: random numbers for images that the device erases in part or mixes with another image of the
- * batch.
+/* data/augment/mix.c: random numbers of mixup, cutmix and random erasing, for images that the device erases in part or
+ * mixes.
  *   - erasing: torchvision's RandomErasing (Zhong et al. 2017), filled with the mean
  *   - mixup: Zhang et al. 2018
  *   - cutmix: Yun et al. 2019

@@ -1,4 +1,4 @@
-/* data/image/jpeg.h: JPEG images: the header, a part of the pixels, and the kernels of the decoder. */
+/* data/image/jpeg.h: decoding of JPEG images: the header, a part of the pixels, and the kernels of the decoder. */
 #ifndef CR_JPEG_H
 #define CR_JPEG_H
 

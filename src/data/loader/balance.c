@@ -1,4 +1,4 @@
-/* data/loader/balance.c: balanced sampling: an order in which every class occurs equally often. */
+/* data/loader/balance.c: balanced sampling (class imbalance): an order in which every class occurs equally often. */
 #include "core/rng.h"
 #include "data/loader/loader_internal.h"
 #include "data/source.h"

@@ -1,4 +1,4 @@
-/* data/loader/device_places.c: which images of a batch a device decodes, and the images that it could not decode. */
+/* data/loader/device_places.c: how many images of a batch the GPU decodes, and images that it could not decode. */
 #include "data/loader/loader_internal.h"
 #include "data/source.h"
 

@@ -1,5 +1,5 @@
-/* data/loader/load_need.c: what loading needs at a given rate, and the hint when it is short of it. See
- * data/load_need.h. */
+/* data/loader/load_need.c: the threads that loading needs at a given rate, and the hint when data loading is the
+ * bottleneck. See data/load_need.h. */
 #include "data/load_need.h"
 #include "core/cpu.h"
 

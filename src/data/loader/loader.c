@@ -1,4 +1,4 @@
-/* data/loader/loader.c: a loader: worker threads that fill a ring of batches, and the consumer's side.
+/* data/loader/loader.c: the data loader: worker threads that prefetch batches into a ring, and the consumer's side.
  *
  * The ring has one slot per batch; batch `seq` (counted from the start of the loader) uses slot seq % slots. Workers
  * open the next slot when it is free and claim its samples a few at a time; the last worker to finish makes the batch

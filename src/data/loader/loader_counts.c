@@ -1,4 +1,4 @@
-/* data/loader/loader_counts.c: counts and times of the workers of a loader. */
+/* data/loader/loader_counts.c: counts and times of the loader's workers: images, bytes, reading, decoding. */
 #include "data/loader/loader_internal.h"
 
 #include <time.h>

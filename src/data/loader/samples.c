@@ -1,4 +1,4 @@
-/* data/loader/samples.c: selects the samples of a batch and prepares them; replaces corrupt images. */
+/* data/loader/samples.c: the samples of a batch: reads, decodes and augments each image, replaces corrupt images. */
 #include "data/augment.h"
 #include "data/decode.h"
 #include "data/loader/loader_internal.h"

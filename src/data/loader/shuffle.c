@@ -1,4 +1,4 @@
-/* data/loader/shuffle.c: the samples of an epoch and their order. */
+/* data/loader/shuffle.c: shuffles the samples of each epoch (their order), also with repeated augmentation. */
 #include "core/rng.h"
 #include "data/loader/loader_internal.h"
 #include "data/source.h"

@@ -1,4 +1,4 @@
-/* data/source/csv_list.h: the lines of a list of images, and the labels of images that have several. */
+/* data/source/csv_list.h: reads the lines of a list of images (CSV), and the labels of images that have several. */
 #ifndef CR_CSV_LIST_H
 #define CR_CSV_LIST_H
 

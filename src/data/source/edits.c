@@ -1,4 +1,4 @@
-/* data/source/edits.c: data.exclude and data.labels: leaves images of a dataset out, and replaces labels. The format
+/* data/source/edits.c: leaves images of a dataset out (data.exclude) and replaces labels (data.labels). The format
  * still has all images, so data.val_fraction holds out the same ones as before. */
 #include "data/source.h"
 #include "data/source/folder_list.h"

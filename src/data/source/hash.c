@@ -1,4 +1,4 @@
-/* data/source/hash.c: hashes of dataset contents and of file names. */
+/* data/source/hash.c: hashes of file names and of dataset contents. */
 #include "core/checksum/crc32c.h"
 #include "data/pack.h"
 #include "data/source.h"

@@ -1,4 +1,4 @@
-/* data/source/path.c: formats the paths of dataset files. */
+/* data/source/path.c: formats (joins) the paths of dataset files. */
 #include "data/source.h"
 
 #include <stdio.h>

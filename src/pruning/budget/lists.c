@@ -1,4 +1,4 @@
-/* pruning/budget/lists.c: lists of options that are not dominated. See pruning/budget/search.h. */
+/* pruning/budget/lists.c: lists of the best options (Pareto front) of a search; see pruning/budget/search.h. */
 #include "pruning/budget/lists.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* pruning/budget/search.c: elimination of variables with lists of the best options. See pruning/budget/search.h. */
+/* pruning/budget/search.c: finds the values with the least loss within a budget; see pruning/budget/search.h. */
 #include "pruning/budget/lists.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* pruning/budget/target.c: meets a target time by measurement. See pruning/budget/target.h. */
+/* pruning/budget/target.c: reaches a target time (--target-ms, --speedup) by measurement; see target.h. */
 #include "pruning/budget/target.h"
 
 #include <math.h>

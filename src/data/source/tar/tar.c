@@ -1,4 +1,4 @@
-/* data/source/tar/tar.c: tar archives as a dataset. See data/source/tar/tar.h.
+/* data/source/tar/tar.c: the dataset of tar archives (WebDataset, ImageNet). See data/source/tar/tar.h.
  *
  * Archives are mapped into memory, as packed files are (data/source/pack_map.c).
  * In the text of an image (folder_list.h) a struct place follows the 0 after its name. */

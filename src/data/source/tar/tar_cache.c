@@ -1,5 +1,5 @@
-/* data/source/tar/tar_cache.c: the samples of several archives. Their lists are kept in the user's cache folder as
- * tar-<hash of the paths>.list, so that headers are read once.
+/* data/source/tar/tar_cache.c: lists the samples of several tar archives, in a cache. Their lists are kept in the
+ * user's cache folder as tar-<hash of the paths>.list, so that headers are read once.
  *
  * After cr_list_begin, a list has for each archive its path, a struct stored, its notes, and the list of its samples as
  * tar_index.c writes it. */

@@ -1,4 +1,4 @@
-/* data/source/tar/tar_labels.c: labels of samples, and the classes that they make. See data/source/tar/tar.h. */
+/* data/source/tar/tar_labels.c: labels of samples of tar archives, and the classes that they make. See tar.h. */
 #include "core/files.h"
 #include "core/utf8.h"
 #include "data/class_match.h"
