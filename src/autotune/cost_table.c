@@ -1,4 +1,4 @@
-/* autotune/cost_table.c: the table of kernel times. See autotune/cost_table.h. */
+/* autotune/cost_table.c: the table of kernel times, kept in memory. See autotune/cost_table.h. */
 #include "autotune/cost_table_internal.h"
 
 #include <string.h>

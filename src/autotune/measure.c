@@ -1,4 +1,4 @@
-/* autotune/measure.c: measures the time of one op on scratch memory. See autotune/cost_table.h.
+/* autotune/measure.c: benchmarks one op: measures its time on scratch memory. See autotune/cost_table.h.
  *
  * The time between two events around a launch includes the time that the host needs to enqueue the launch: 10 to 30 us
  * for a convolution of a library. This time does not occur when a captured program runs. So launches are captured into

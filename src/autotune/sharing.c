@@ -1,4 +1,4 @@
-/* autotune/sharing.c: finds out whether other processes use the device while kernels are measured.
+/* autotune/sharing.c: finds out whether other processes share the device while kernels are measured (noise, MPS).
  *
  * Such times select wrong kernels, and the file would keep them for all later runs. So equal launches of reference work
  * are timed. Alone on the device, all launches take equal times, and all pieces of a launch equal numbers of clock

@@ -1,4 +1,4 @@
-/* comm/comm.c: opens and closes a comm. See comm/comm.h. */
+/* comm/comm.c: opens and closes a communicator of ranks (rendezvous, transport). See comm/comm.h. */
 #include "comm/transport.h"
 
 #include <time.h>

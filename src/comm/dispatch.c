@@ -1,4 +1,4 @@
-/* comm/dispatch.c: passes collectives on to the transport of a comm. See comm/comm.h. */
+/* comm/dispatch.c: collectives (barrier, broadcast, all-gather, all-reduce), passed to a transport. See comm/comm.h. */
 #include "comm/transport.h"
 
 #include <string.h>

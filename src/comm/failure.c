@@ -1,4 +1,4 @@
-/* comm/failure.c: records failures and reports them to all ranks. See comm/transport.h. */
+/* comm/failure.c: records failures of ranks and reports them to all ranks. See comm/transport.h. */
 #include "comm/transport.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* comm/tcp_control.c: votes, heartbeats and failures on the control connections of TCP. See comm/tcp.h. */
+/* comm/tcp_control.c: votes, heartbeats and failures of ranks on TCP control connections. See comm/tcp.h. */
 #include "comm/tcp.h"
 
 #include <errno.h>

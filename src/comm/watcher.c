@@ -1,4 +1,4 @@
-/* comm/watcher.c: the thread that watches the other ranks and ends this process after a failure.
+/* comm/watcher.c: the thread that watches the other ranks (heartbeats, hangs) and ends this process after a failure.
  * See comm/transport.h. */
 #include "comm/transport.h"
 

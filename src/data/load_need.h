@@ -1,4 +1,4 @@
-/* data/load_need.h: what the loader needs to keep up with a step, and what to do when training waits for images. */
+/* data/load_need.h: the bottleneck of data loading: what the loader needs; a hint when training waits for images. */
 #ifndef CR_LOAD_NEED_H
 #define CR_LOAD_NEED_H
 

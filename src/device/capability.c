@@ -1,4 +1,4 @@
-/* device/capability.c: limits by compute capability, from NVIDIA's CUDA programming guide and architecture papers. */
+/* device/capability.c: limits by compute capability (shared memory, threads), from NVIDIA's CUDA programming guide. */
 #include "device/capability.h"
 
 #include <string.h>

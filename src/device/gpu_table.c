@@ -1,4 +1,4 @@
-/* device/gpu_table.c: data sheets of GPUs. */
+/* device/gpu_table.c: data sheets of GPUs (memory bandwidth, TFLOP/s, L2) for offline plans. */
 #include "device/device.h"
 #include "device/offline.h"
 

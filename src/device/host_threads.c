@@ -1,4 +1,4 @@
-/* device/host_threads.c: the number of OpenMP threads of a device on the host. See device/device.h. */
+/* device/host_threads.c: the number of OpenMP threads of a CPU device (train.threads). See device/device.h. */
 #include "comm/comm.h"
 #include "core/cpu.h"
 #include "device/device.h"

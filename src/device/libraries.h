@@ -1,4 +1,4 @@
-/* device/libraries.h: which files of libraries the devices of this build open at run time. */
+/* device/libraries.h: lists the libraries (cuDNN, cuBLAS, NVRTC, NCCL) that this build opens at run time. */
 #ifndef CR_DEVICE_LIBRARIES_H
 #define CR_DEVICE_LIBRARIES_H
 

@@ -1,5 +1,5 @@
-/* device/registry.c: lists the backends and selects among them. It is the only source file that depends on whether the
- * build has CUDA. */
+/* device/registry.c: lists the backends (cpu, cuda) and selects the device (train.device). It is the only source file
+ * that depends on whether the build has CUDA. */
 #include "device/device.h"
 #include "device/kernel.h"
 #include "device/libraries.h"

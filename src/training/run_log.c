@@ -1,4 +1,4 @@
-/* training/run_log.c: log lines of a run at its start and its end, and when layers are unfrozen or image sizes grow. */
+/* training/run_log.c: logs a run's start and end, unfrozen layers, and a changed image size. See training/run.h. */
 #include "training/run.h"
 
 #include <inttypes.h>

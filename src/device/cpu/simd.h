@@ -1,4 +1,4 @@
-/* device/cpu/simd.h: iteration of the tuned kernels over an image tensor, seen as a matrix of M rows and C channels.
+/* device/cpu/simd.h: helpers of the tuned CPU kernels: iteration over an image tensor as M rows and C channels.
  *
  * The kernels process strips of CR_STRIP floats, so that inner loops have a fixed length and compilers use whole
  * vectors.

@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_ema.c: moving averages of the parameters and of the running statistics. */
+/* device/cpu/reference/ref_ema.c: moving averages (EMA) of the parameters and of the running statistics. */
 #include "device/cpu/reference/ref.h"
 
 /* mean = d * mean + (1 - d) * now. The two forms make d = 0 and d = 1 exact. */

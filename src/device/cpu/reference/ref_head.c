@@ -1,5 +1,5 @@
-/* device/cpu/reference/ref_head.c: the op head: the end of the forward pass and the start of the backward pass. The
- * loss and its gradient are those of ref_loss.c. */
+/* device/cpu/reference/ref_head.c: the fused op head: pooling, classifier, loss and their gradients in one op. The loss
+ * and its gradient are those of ref_loss.c. */
 #include "device/cpu/reference/ref.h"
 
 /* Scratch memory. */

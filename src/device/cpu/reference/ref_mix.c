@@ -1,5 +1,5 @@
-/* device/cpu/reference/ref_mix.c: crops, flips, erases and mixes the images of a batch, whose samples are bytes or
- * uint16_t. */
+/* device/cpu/reference/ref_mix.c: augmentation on the device: crops, flips, erases and mixes (mixup, cutmix) the images
+ * of a batch, of bytes or uint16_t. */
 #include "device/cpu/reference/ref.h"
 
 #include <string.h>

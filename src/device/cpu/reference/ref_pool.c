@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_pool.c: pooling, the parameter-free shortcut, and their gradients. */
+/* device/cpu/reference/ref_pool.c: max and average pooling, the parameter-free shortcut, and their gradients. */
 #include "device/cpu/reference/ref.h"
 
 REF_INLINE int64_t at4(const struct ref *t, int64_t n, int64_t h, int64_t w, int64_t c) {

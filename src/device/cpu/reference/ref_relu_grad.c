@@ -1,5 +1,5 @@
-/* device/cpu/reference/ref_relu_grad.c: the channel scale of squeeze-and-excitation, 2x2 average pooling (ResNet-D),
- * anti-aliased subsampling, and their gradients. */
+/* device/cpu/reference/ref_relu_grad.c: channel scale of squeeze-and-excitation, 2x2 average pooling (ResNet-D), blur
+ * pooling (anti-aliased subsampling), and their gradients. */
 #include "device/cpu/reference/ref.h"
 
 /* ---- sigmoid, without overflow for large arguments ---- */

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/buffers.h: parts of the tuned kernels over whole buffers of the parameter store. */
+/* device/cpu/tuned/buffers.h: helpers of CPU kernels over whole buffers of the parameter store (optimizers). */
 #ifndef CR_CPU_BUFFERS_H
 #define CR_CPU_BUFFERS_H
 

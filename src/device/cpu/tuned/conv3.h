@@ -1,4 +1,4 @@
-/* device/cpu/tuned/conv3.h: declarations that conv3.c and conv3_wgrad.c share. */
+/* device/cpu/tuned/conv3.h: declarations that conv3.c and conv3_wgrad.c share (3x3 convolutions of 16 channels). */
 #ifndef CR_CPU_CONV3_H
 #define CR_CPU_CONV3_H
 

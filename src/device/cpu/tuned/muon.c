@@ -1,4 +1,4 @@
-/* device/cpu/tuned/muon.c: tuned kernel for the direction of Muon (graph/ops_update.def), in f32. Limiter: arithmetic.
+/* device/cpu/tuned/muon.c: tuned CPU kernel for the optimizer Muon's direction, in f32. Limiter: arithmetic.
  *
  * A filter with more rows than columns is transposed, so X has at most as many rows as columns. All matrices are padded
  * with zeros: rows to multiples of ROWS, the length of rows to multiples of WIDTH. The products keep the padding 0, but

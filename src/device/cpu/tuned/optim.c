@@ -1,5 +1,5 @@
-/* device/cpu/tuned/optim.c: tuned kernels for the gradient norm, parameter norms, optimizers and moving averages. Each
- * makes one pass over whole buffers of the parameter store. */
+/* device/cpu/tuned/optim.c: tuned CPU kernels for gradient norm, parameter norms, optimizers (SGD, AdamW, LARS, LAMB,
+ * Muon) and EMA. Each makes one pass over whole buffers of the parameter store. */
 #include "device/cpu/tuned/buffers.h"
 #include "graph/muon.h"
 

@@ -1,5 +1,5 @@
-/* device/cpu/tuned/conv/plan.c: the windows of convolutions and of their gradients, and filters in the order in which
- * tiles read them. */
+/* device/cpu/tuned/conv/plan.c: plans of CPU convolutions and their gradients: windows, and filters packed in the order
+ * in which tiles read them. */
 #include "device/cpu/tuned/conv/window.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/int8/qtile.c: the inner loop of cpu.qconv and the end of its sums, for each level.
+/* device/cpu/tuned/int8/qtile.c: the inner loop (microkernel) of cpu.qconv and the end of its sums, for each level.
  *
  * The sums of a tile stay in registers: six pixels by two vectors of outputs (12 of AVX2's 16 registers; four pixels
  * without VNNI, which needs registers for products), or by four (24 of AVX-512's 32). 32 multiply-adds are one
