@@ -1,4 +1,4 @@
-/* autotune/cost_model.c: answers the queries of the passes from the cost table. See autotune/cost_table.h. */
+/* autotune/cost_model.c: answers queries of the passes (fastest kernel of an op) from the cost table. */
 #include "autotune/cost_table_internal.h"
 
 #include "runtime/executor.h"

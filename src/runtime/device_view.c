@@ -1,4 +1,4 @@
-/* runtime/device_view.c: a device as passes see it: struct cr_cost_model without measured times. See
+/* runtime/device_view.c: the cost model of a device without measured times: struct cr_cost_model, as passes see it. See
  * runtime/executor.h. */
 #include "runtime/executor.h"
 

@@ -1,5 +1,5 @@
-/* runtime/executor.c: binds a program to a device and runs it op by op or as a captured graph. See runtime/executor.h.
- */
+/* runtime/executor.c: binds a program to a device and runs it op by op or as a captured CUDA graph. See
+ * runtime/executor.h. */
 #include "runtime/executor_internal.h"
 
 #include <stdlib.h>

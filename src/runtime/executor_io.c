@@ -1,5 +1,5 @@
-/* runtime/executor_io.c: copies batches to a bound program, and results and tensors back to the host. See
- * runtime/executor.h. */
+/* runtime/executor_io.c: copies batches to a bound program, and its results (loss, logits, tensors) back to the host.
+ * See runtime/executor.h. */
 #include "runtime/executor_internal.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* runtime/feed_ring.c: copies batches to a device with async while it works.
+/* runtime/feed_ring.c: copies batches (images) to a GPU while it works, from page-locked (pinned) memory.
  *
  * A slot has page-locked host memory. The host fills one slot while the batch of the other slot is copied. Images that
  * are in page-locked memory already, as those of the loader in training, are copied from there.

@@ -1,5 +1,5 @@
-/* runtime/launch_hooks.c: work around the launches of a program: the profiler's events, and what tests add. See
- * struct cr_launch_hook in runtime/executor.h. */
+/* runtime/launch_hooks.c: hooks around the launch of each op of a program: the profiler's events, and what tests add.
+ * See struct cr_launch_hook in runtime/executor.h. */
 #include "runtime/executor_internal.h"
 
 /* ---- calls by the executor ---- */

@@ -1,4 +1,4 @@
-/* runtime/memory_regions.c: the memory regions that the programs of a process share. See runtime/executor.h. */
+/* runtime/memory_regions.c: allocates the memory regions that all programs of a process share. */
 #include "runtime/executor.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* session/batches.c: runs training programs on batches of a dataset without training: gradients, BN statistics. See
+/* session/batches.c: runs training programs on batches of a dataset without an update: gradients, BN statistics. See
  * session/session.h. */
 #include "data/data.h"
 #include "session/checkpoint_tensors.h"

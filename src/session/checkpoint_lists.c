@@ -1,5 +1,5 @@
-/* session/checkpoint_lists.c: the tensors of a checkpoint, and copies between the parameter store and files or the
- * host. See session/checkpoint_tensors.h. */
+/* session/checkpoint_lists.c: lists the tensors of a checkpoint, and copies them between the parameter store and files
+ * or the host. See session/checkpoint_tensors.h. */
 #include "session/checkpoint_tensors.h"
 
 #include <string.h>

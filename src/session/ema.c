@@ -1,5 +1,5 @@
-/* session/ema.c: initialises, exchanges and loads the moving averages of a session. See
- * session/checkpoint_tensors.h. */
+/* session/ema.c: EMA and SWA: initialises, averages, exchanges and loads the moving averages of a session's weights.
+ * See session/checkpoint_tensors.h. */
 #include "session/checkpoint_tensors.h"
 
 #include <sys/stat.h>

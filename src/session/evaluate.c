@@ -1,5 +1,5 @@
-/* session/evaluate.c: evaluates a dataset with the evaluation program; reads logits and features of predictions. See
- * session/session.h. */
+/* session/evaluate.c: evaluates a dataset (validation), also with test-time augmentation; reads logits and features of
+ * predictions. See session/session.h. */
 #include "session/session.h"
 
 #include "session/labels/label_scores.h"

@@ -1,4 +1,4 @@
-/* session/kernel_times.c: opens the table of kernel times by which a session chooses its kernels. See
+/* session/kernel_times.c: opens the autotuning table of kernel times, by which a session chooses its kernels. See
  * session/session.h and autotune/cost_table.h. */
 #include "session/session.h"
 

@@ -1,5 +1,5 @@
-/* session/memory_limit.c: compiles the programs of a session below the memory limit, and reports lack of memory. See
- * session/session.h. */
+/* session/memory_limit.c: compiles the programs of a session below the memory limit (memory.limit), and reports lack of
+ * memory (OOM). See session/session.h. */
 #include "core/cpu.h"
 #include "device/offline.h"
 #include "session/session.h"

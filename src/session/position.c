@@ -1,5 +1,5 @@
-/* session/position.c: the metadata of state.safetensors: the position of a run, and which dataset it was trained on.
- * See session/checkpoint_tensors.h. */
+/* session/position.c: the position of a run (epoch, step) from which it resumes, in the metadata of state.safetensors,
+ * and which dataset it was trained on. See session/checkpoint_tensors.h. */
 #include "session/checkpoint_tensors.h"
 
 #include <inttypes.h>

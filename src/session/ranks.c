@@ -1,5 +1,5 @@
-/* session/ranks.c: makes the ranks of a run agree on limit, batch size, kernels, programs and weights. See
- * session/session.h. */
+/* session/ranks.c: makes all ranks (distributed training) agree on limit, batch size, kernels, programs and weights.
+ * See session/session.h. */
 #include "core/checksum/crc32c.h"
 #include "session/checkpoint_tensors.h"
 

@@ -1,4 +1,4 @@
-/* session/saved_model.c: the files of a trained network. See session/saved_model.h. */
+/* session/saved_model.c: finds and reads a trained network's files: config, weights, classes. */
 #include "session/saved_model.h"
 
 #include "checkpoint/checkpoint.h"

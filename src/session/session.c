@@ -1,4 +1,4 @@
-/* session/session.c: opens and closes a session: device, model, programs, memory. See session/session.h. */
+/* session/session.c: opens and closes a session: device, model, compiled programs, memory. See session/session.h. */
 #include "session/session.h"
 
 #include "session/checkpoint_tensors.h"

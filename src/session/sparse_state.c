@@ -1,5 +1,5 @@
-/* session/sparse_state.c: encodes and decodes pruned tensors of checkpoints. See session/checkpoint_tensors.h and the
- * end of checkpoint/checkpoint.h. */
+/* session/sparse_state.c: encodes and decodes the tensors of a pruned network in checkpoints (sparse tensors). See
+ * session/checkpoint_tensors.h and the end of checkpoint/checkpoint.h. */
 #include "pruning/pruning.h"
 #include "session/checkpoint_tensors.h"
 

@@ -1,5 +1,5 @@
-/* session/static_masks.c: pruning masks that do not change, so that programs may rely on them. See session/session.h.
- */
+/* session/static_masks.c: pruning masks that do not change (fixed sparsity), so that programs may use sparse kernels.
+ * See session/session.h. */
 #include "pruning/pruning.h"
 #include "session/checkpoint_tensors.h"
 #include "session/session.h"

@@ -1,5 +1,5 @@
-/* session/teacher.c: reads the network that a run learns from (knowledge distillation). Its weights are read as every
- * command reads weights: by a session of their own, on the CPU. */
+/* session/teacher.c: loads the teacher network of knowledge distillation, from which a run learns. Its weights are read
+ * as every command reads weights: by a session of their own, on the CPU. */
 #include "data/class_match.h"
 #include "data/source.h"
 #include "session/checkpoint_tensors.h"

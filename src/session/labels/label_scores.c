@@ -1,4 +1,4 @@
-/* session/labels/label_scores.c: see session/labels/label_scores.h. */
+/* session/labels/label_scores.c: scores of multi-label evaluation (average precision). */
 #include "session/labels/label_scores.h"
 
 #include "core/cpu.h"

@@ -1,4 +1,4 @@
-/* session/loading/class_numbers.c: the classes of a dataset and those of trained weights. See session/saved_model.h. */
+/* session/loading/class_numbers.c: matches the classes of a dataset and of trained weights. */
 #include "data/class_match.h"
 #include "data/data.h"
 #include "pretrained/pretrained.h"

@@ -1,5 +1,5 @@
-/* session/loading/match_head.c: model.head = match: the classifier of weights whose classes are others: rows of classes
- * that both have are kept. See session/session.h. */
+/* session/loading/match_head.c: transfer of a pretrained classifier (model.head = match): keeps the rows of the classes
+ * that dataset and weights both have. See session/session.h. */
 #include "data/class_match.h"
 #include "session/checkpoint_tensors.h"
 #include "session/saved_model.h"

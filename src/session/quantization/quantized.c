@@ -1,4 +1,4 @@
-/* session/quantization/quantized.c: sessions and checkpoints of quantised networks. See
+/* session/quantization/quantized.c: sessions and checkpoints of quantised (int8) networks: scales, 8-bit weights. See
  * session/quantization/quantized.h. */
 #include "session/quantization/quantized.h"
 

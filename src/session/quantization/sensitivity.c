@@ -1,5 +1,5 @@
-/* session/quantization/sensitivity.c: how much the quantisation of each layer changes the logits. See
- * session/quantization/quantized.h. */
+/* session/quantization/sensitivity.c: sensitivity analysis: how much the quantisation of each layer changes the logits.
+ * See session/quantization/quantized.h. */
 #include "session/quantization/quantized.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* session/scores/confusion.c: counts the predictions of an evaluation. See session/scores/confusion.h. */
+/* session/scores/confusion.c: counts predictions: confusion matrix, calibration. See session/scores/confusion.h. */
 #include "session/scores/confusion.h"
 
 #include <math.h>

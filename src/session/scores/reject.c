@@ -1,4 +1,4 @@
-/* session/scores/reject.c: scores and thresholds of images of no class. See session/scores/reject.h. */
+/* session/scores/reject.c: out-of-distribution images: scores and thresholds of images of no class. See reject.h. */
 #include "session/scores/reject.h"
 #include "core/files.h"
 #include "core/temporary.h"

@@ -1,4 +1,4 @@
-/* session/scores/temperature.c: see session/scores/temperature.h. */
+/* session/scores/temperature.c: fits the temperature of the logits (calibration); see session/scores/temperature.h. */
 #include "session/scores/temperature.h"
 
 #include "session/scores/confusion.h"

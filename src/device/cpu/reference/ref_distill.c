@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_distill.c: the loss of knowledge distillation (graph/ops.def) and its gradient. */
+/* device/cpu/reference/ref_distill.c: the loss of knowledge distillation (KL divergence), and its gradient. */
 #include "device/cpu/reference/ref.h"
 
 /* The softmax of an image's logits divided by the temperature: the largest logit, and the sum of exp(logit - max),

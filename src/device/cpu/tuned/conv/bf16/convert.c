@@ -1,4 +1,4 @@
-/* device/cpu/tuned/conv/bf16/convert.c: rounding to bf16 in the order in which tiles read, and what follows a sum. */
+/* device/cpu/tuned/conv/bf16/convert.c: rounding to bf16 in the order in which AMX tiles read, and the epilogue. */
 #include "device/cpu/tuned/conv/bf16/bf16.h"
 
 #if defined(__x86_64__)
