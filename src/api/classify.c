@@ -1,4 +1,4 @@
-/* api/classify.c: prepares images and files, and classifies images, files and tensors in batches. See
+/* api/classify.c: C API: prepares images and files, and classifies images, files and tensors in batches. See
  * include/cresnet.h. */
 #include "api/model.h"
 #include "data/decode.h"

@@ -1,4 +1,4 @@
-/* api/open.c: opens, describes and closes models. See include/cresnet.h. */
+/* api/open.c: C API: opens, describes and closes models (inference). See include/cresnet.h. */
 #include "api/model.h"
 #include "core/cpu.h"
 #include "data/scratch.h"

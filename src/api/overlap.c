@@ -1,5 +1,5 @@
-/* api/overlap.c: calls whose images are on the device. The work of a call is given to the device while the device
- * computes the call before, so that the device does not wait for the host. */
+/* api/overlap.c: C API: overlaps calls whose images are on the GPU. The work of a call is given to the device while the
+ * device computes the call before, so that the device does not wait for the host. */
 #include "api/model.h"
 
 cr_status cr_api_overlap_open(struct cresnet_model *m) {

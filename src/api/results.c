@@ -1,4 +1,4 @@
-/* api/results.c: reads the results of a batch and writes what the caller wants. See include/cresnet.h. */
+/* api/results.c: C API: reads the results of a batch (labels, probabilities, logits) for the caller. */
 #include "api/model.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* api/tensors.c: classifies prepared images. See include/cresnet.h. */
+/* api/tensors.c: C API: classifies preprocessed images (tensors). See include/cresnet.h. */
 #include "api/model.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* api/worker.c: the thread of a model. See api/model.h. */
+/* api/worker.c: C API: the worker thread of a model and its queue of jobs. See api/model.h. */
 #include "api/model.h"
 #include "core/utf8.h"
 #include "data/scratch.h"

@@ -1,4 +1,4 @@
-/* checkpoint/checksums.c: checksums.txt, the list of the files of a step folder. See checkpoint/checkpoint.h. */
+/* checkpoint/checksums.c: checksums.txt: detects damaged files of a checkpoint (corruption). */
 #include "checkpoint/internal.h"
 #include "core/checksum/crc32c.h"
 

@@ -1,5 +1,5 @@
-/* checkpoint/directory.c: run folders: finds checkpoints, updates links, removes old checkpoints and temporary folders.
- */
+/* checkpoint/directory.c: run folders: finds checkpoints, updates the links last and best, deletes old checkpoints and
+ * temporary folders. */
 #include "checkpoint/internal.h"
 
 #include "pretrained/pretrained.h"

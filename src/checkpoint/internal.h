@@ -1,4 +1,4 @@
-/* checkpoint/internal.h: declarations shared by the files of this folder only. */
+/* checkpoint/internal.h: declarations that the files of checkpoint/ share: read, write, stream. */
 #ifndef CR_CHECKPOINT_INTERNAL_H
 #define CR_CHECKPOINT_INTERNAL_H
 

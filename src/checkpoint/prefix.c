@@ -1,4 +1,4 @@
-/* checkpoint/prefix.c: weights of other programs, whose names may have a prefix: "module." of DataParallel,
+/* checkpoint/prefix.c: loads weights of other programs, whose names may have a prefix: "module." of DataParallel,
  * "_orig_mod." of torch.compile, "model." of Lightning, "backbone.body." of detectors. No list of prefixes is needed:
  * the prefix is the one after which most names are those of the network. The classifier, which PyTorch calls "fc", may
  * have another name or be the one layer of a Sequential: "linear", "fc.1". */

@@ -1,4 +1,4 @@
-/* checkpoint/read.c: reads listed tensors from a file after checking all names, shapes and types. */
+/* checkpoint/read.c: loads listed tensors from a checkpoint file after checking all names, shapes and types. */
 #include "checkpoint/internal.h"
 
 #include "formats/json.h"

@@ -1,4 +1,4 @@
-/* checkpoint/sparse_tensors.c: sparse tensors of checkpoint files. See the end of checkpoint/checkpoint.h. */
+/* checkpoint/sparse_tensors.c: sparse (pruned) tensors of checkpoint files. See the end of checkpoint/checkpoint.h. */
 #include "checkpoint/internal.h"
 #include "core/output_file.h"
 #include "core/temporary.h"

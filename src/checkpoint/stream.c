@@ -1,4 +1,4 @@
-/* checkpoint/stream.c: copies one tensor between file and store in chunks, with type conversion and permutation. */
+/* checkpoint/stream.c: copies a tensor between file and store in chunks, converts its type, permutes (OIHW to KRSC). */
 #include "checkpoint/internal.h"
 #include "core/checksum/crc32c.h"
 

@@ -1,4 +1,4 @@
-/* checkpoint/write.c: writes a checkpoint to a temporary folder, renames it, and updates the links. */
+/* checkpoint/write.c: saves a checkpoint atomically: writes a temporary folder, renames it, and updates the links. */
 #include "checkpoint/internal.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* cli/moved.c: words of the command line that version 0.4.0 no longer has, because a program of tools/ or another
- * option replaced them. docs/upgrading.md lists the same words. */
+/* cli/moved.c: commands and options that were removed in version 0.4.0, and the program of tools/ or the option that
+ * replaced each. docs/upgrading.md lists the same words. */
 #include "cli/common/command.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* formats/json_write.c: see formats/json_write.h. */
+/* formats/json_write.c: writes JSON text; see formats/json_write.h. */
 #include "formats/json_write.h"
 
 #include <inttypes.h>

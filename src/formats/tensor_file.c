@@ -1,5 +1,5 @@
-/* formats/tensor_file.c: files of weights of every kind: opens a file or a part of one ("FILE:KEY"), and reads tensors
- * whose elements do not follow one another. */
+/* formats/tensor_file.c: opens files of weights of every kind (safetensors, .pth), or a part of one ("FILE:KEY"), and
+ * reads tensors whose elements do not follow one another. */
 #include "core/files.h"
 #include "formats/json.h"
 #include "formats/safetensors_file.h"

@@ -1,4 +1,4 @@
-/* formats/tensor_kind.c: what a file is that was given as weights, by its first bytes and its name. */
+/* formats/tensor_kind.c: detects the format of a file of weights (safetensors, PyTorch) by its first bytes and name. */
 #include "formats/safetensors_file.h"
 
 #include <string.h>

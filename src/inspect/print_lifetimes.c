@@ -1,4 +1,4 @@
-/* inspect/print_lifetimes.c: prints where each large transient is while no op uses it. */
+/* inspect/print_lifetimes.c: prints where each large tensor is (kept, offloaded, recomputed) while no op uses it. */
 #include "compiler/simulate.h"
 #include "inspect/plan_print.h"
 

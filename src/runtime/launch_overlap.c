@@ -1,4 +1,4 @@
-/* runtime/launch_overlap.c: finds the ops that must not begin while the launches before them still run.
+/* runtime/launch_overlap.c: finds ops that must not overlap with launches before them (programmatic dependent launch).
  *
  * With programmatic dependent launch a kernel begins while the launches before it end. It waits for them, but some
  * inputs it reads before this wait: its filter, or in the backward pass the activations of the forward pass. The table

@@ -1,6 +1,6 @@
-/* verification/bound.c: the functions of an op kind that compute A, the expression over absolute values in the error
- * bound, and that verify fused ops. Formulas of n and of the arithmetic are in verification/numbers.c, the numbers of
- * each op kind in verification/rules.c. */
+/* verification/bound.c: the error bound (tolerance) of an op kind: functions that compute A, the expression over
+ * absolute values, and that verify fused ops. Formulas of n and of the arithmetic are in verification/numbers.c, the
+ * numbers of each op kind in verification/rules.c. */
 #include "verification/bound.h"
 #include "graph/muon.h"
 

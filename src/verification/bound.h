@@ -1,4 +1,4 @@
-/* verification/bound.h: small functions that the files of verification/ share. */
+/* verification/bound.h: helpers that the files of verification/ share: elements, masks, types. */
 #ifndef CR_VERIFY_BOUND_H
 #define CR_VERIFY_BOUND_H
 

@@ -1,4 +1,4 @@
-/* verification/compare.c: compares outputs with the reference result, element by element. See verification/verify.h. */
+/* verification/compare.c: compares outputs with the FP64 reference within the error bound. */
 #include "verification/bound.h"
 
 #include <float.h>

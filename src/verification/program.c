@@ -1,5 +1,5 @@
-/* verification/program.c: verifies a whole program op by op on its device; each op is compared on the inputs that the
- * device holds. Of a fused op each part is compared, on what the parts before it have stored. */
+/* verification/program.c: compares a whole program with the FP64 reference, op by op on its device; each op is compared
+ * on the inputs that the device holds. Of a fused op each part is compared, on what the parts before it have stored. */
 #include "verification/verify.h"
 
 #include <string.h>

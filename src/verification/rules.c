@@ -1,4 +1,4 @@
-/* verification/rules.c: how A is found for every op kind.
+/* verification/rules.c: the rule of the error bound (how A is found) for every op kind.
  *
  * The table has one rule for each op kind. cr_verify_rule asserts that a kind has one, so a new op needs a rule. */
 #include "verification/verify.h"

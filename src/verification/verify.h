@@ -1,5 +1,5 @@
-/* verification/verify.h: verifies a kernel: runs one op with the `ref.*` kernel in FP64 on the same inputs and compares
- * the outputs with a computed error bound.
+/* verification/verify.h: tests a kernel's accuracy (tolerance): runs one op with the `ref.*` kernel in FP64 on the same
+ * inputs and compares the outputs with a computed error bound.
  *
  * The bound of an output element y is
  *     (CR_VERIFY_C * sum * sqrt(n) + operand) * A + drift * n * |y| + tiny + slack + result + round

@@ -1,4 +1,4 @@
-/* cli/budget/axes.c: the widths of the tensors of a compiled program. See cli/budget/budget.h.
+/* cli/budget/axes.c: finds the channels (widths) of each tensor of a compiled program. See cli/budget/budget.h.
  *
  * The groups are those of the program before compiler passes. A tensor of the compiled program is found there by
  * its name. What passes have added (folded filters, 8-bit filters, sums with coefficients) gets its channels from

@@ -1,4 +1,4 @@
-/* cli/budget/candidate.c: the network of a choice. See cli/budget/budget.h. */
+/* cli/budget/candidate.c: builds the pruned network of a choice of widths and patterns. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
 
 #include <string.h>

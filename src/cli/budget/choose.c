@@ -1,4 +1,4 @@
-/* cli/budget/choose.c: the choice that meets the target. See cli/budget/budget.h.
+/* cli/budget/choose.c: chooses widths and patterns that meet the target time. See cli/budget/budget.h.
  *
  * The sum of the table differs from the cost of the compiled network: fused ops depend on widths, and a pattern
  * does not change the time by the same factor at all widths. So the budget of the search is corrected by the ratio,

@@ -1,4 +1,4 @@
-/* cli/budget/clock.c: times of ops and programs. See cli/budget/budget.h. */
+/* cli/budget/clock.c: times (latency) of ops and networks, by which a budget is met. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
 
 /* ---- open, close ---- */

@@ -1,4 +1,4 @@
-/* cli/budget/output.c: what a budget did to the network. See cli/budget/budget.h. */
+/* cli/budget/output.c: prints what pruning to a budget did to each layer. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* cli/budget/patterns.c: the patterns that single layers may get. See cli/budget/budget.h. */
+/* cli/budget/patterns.c: the sparsity patterns (unstructured, 2:4, block) that single layers may get. */
 #include "cli/budget/budget.h"
 #include "compiler/passes.h"
 

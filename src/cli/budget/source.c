@@ -1,4 +1,4 @@
-/* cli/budget/source.c: the network to be pruned. See cli/budget/budget.h. */
+/* cli/budget/source.c: opens the trained network to be pruned: groups, importance. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
 #include "config/ini.h"
 #include "model/channels.h"

@@ -1,5 +1,5 @@
-/* cli/commands/check.c: cresnet check: compares every op of a configuration's programs on a device with an FP64
- * reference. */
+/* cli/commands/check.c: cresnet check: verifies the kernels: compares every op of a configuration's programs with an
+ * FP64 reference. */
 #include "cli/common/command.h"
 #include "core/cpu.h"
 #include "formats/json_write.h"

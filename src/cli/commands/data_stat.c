@@ -1,4 +1,4 @@
-/* cli/commands/data_stat.c: cresnet data stat, and cresnet data verify for datasets that are not packed. */
+/* cli/commands/data_stat.c: cresnet data stat (mean, std, duplicates), and cresnet data verify of unpacked datasets. */
 #include "cli/common/command.h"
 #include "core/files.h"
 #include "core/utf8.h"

@@ -1,4 +1,4 @@
-/* cli/common/command_common.c: helpers that several commands use: see cli/common/command.h. */
+/* cli/common/command_common.c: helpers that several commands use, such as to open the configuration; see command.h. */
 #include "cli/common/command.h"
 
 #include "checkpoint/checkpoint.h"

@@ -1,4 +1,4 @@
-/* cli/common/label_table.c: see cli/common/label_table.h. */
+/* cli/common/label_table.c: prints the table of multi-label scores by class; see cli/common/label_table.h. */
 #include "cli/common/label_table.h"
 
 #include "core/utf8.h"

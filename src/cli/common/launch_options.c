@@ -1,4 +1,4 @@
-/* cli/common/launch_options.c: --gpus and --ranks: the number of processes that a command starts. */
+/* cli/common/launch_options.c: --gpus and --ranks: the number of processes (GPUs) that a command starts. */
 #include "cli/common/command.h"
 
 #include "core/process/process.h"

@@ -1,4 +1,4 @@
-/* cli/common/predictions_csv.c: writes one line per image. See cli/common/predictions_csv.h. */
+/* cli/common/predictions_csv.c: writes predictions as CSV (--csv), one line per image. */
 #include "cli/common/predictions_csv.h"
 #include "data/data.h"
 

@@ -1,4 +1,4 @@
-/* cli/common/reject_choice.c: chooses when an image is rejected. See cli/common/reject_choice.h. */
+/* cli/common/reject_choice.c: chooses the score and threshold that reject images of no class. */
 #include "cli/common/reject_choice.h"
 #include "data/data.h"
 #include "session/saved_model.h"

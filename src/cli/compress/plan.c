@@ -1,4 +1,4 @@
-/* cli/compress/plan.c: the folder of a compression and the configuration of its fine-tuning. See
+/* cli/compress/plan.c: makes the folder of a compression and the configuration of its fine-tuning. See
  * cli/compress/compress.h. */
 #include "cli/compress/compress.h"
 #include "session/saved_model.h"

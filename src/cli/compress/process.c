@@ -1,4 +1,4 @@
-/* cli/compress/process.c: runs another command of this program. See cli/compress/compress.h. */
+/* cli/compress/process.c: runs another command of this program as a child process. See cli/compress/compress.h. */
 #include "cli/compress/compress.h"
 
 #include "core/process/process.h"

@@ -1,4 +1,4 @@
-/* cli/compress/recalibrate.c: BN statistics of a pruned network. See cli/compress/compress.h. */
+/* cli/compress/recalibrate.c: recalibrates the BN running statistics of a pruned network. */
 #include "cli/compress/compress.h"
 #include "data/data.h"
 

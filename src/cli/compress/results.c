@@ -1,4 +1,4 @@
-/* cli/compress/results.c: reads the JSON lines of other commands. See cli/compress/compress.h. */
+/* cli/compress/results.c: parses the JSON lines that other commands print. See cli/compress/compress.h. */
 #include "cli/compress/compress.h"
 #include "formats/json.h"
 

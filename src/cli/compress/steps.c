@@ -1,4 +1,4 @@
-/* cli/compress/steps.c: the steps of a try. See cli/compress/compress.h. */
+/* cli/compress/steps.c: the steps of one try: prune, fine-tune, quantise, evaluate, time. */
 #include "cli/compress/compress.h"
 
 #include <math.h>

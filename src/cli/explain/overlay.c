@@ -1,4 +1,4 @@
-/* cli/explain/overlay.c: see cli/explain/overlay.h. */
+/* cli/explain/overlay.c: draws the heat map of a class over its image; see cli/explain/overlay.h. */
 #include "cli/explain/overlay.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* cli/explain/overlay.h: draws the map of a class over its image. */
+/* cli/explain/overlay.h: draws the Grad-CAM map (heat map) of a class over its image. */
 #ifndef CR_OVERLAY_H
 #define CR_OVERLAY_H
 

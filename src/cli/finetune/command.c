@@ -1,4 +1,4 @@
-/* cli/finetune/command.c: cresnet finetune DIR: one command for a folder of images. See cli/finetune/finetune.h. */
+/* cli/finetune/command.c: cresnet finetune DIR: fine-tunes pretrained weights on a folder of images. */
 #include "checkpoint/checkpoint.h"
 #include "cli/finetune/finetune.h"
 #include "data/data.h"

@@ -1,4 +1,4 @@
-/* cli/finetune/ini.c: the choices of cresnet finetune as keys, and the INI file with them. See
+/* cli/finetune/ini.c: writes the choices of cresnet finetune as keys of an INI file (configuration). See
  * cli/finetune/finetune.h. */
 #include "cli/finetune/finetune.h"
 

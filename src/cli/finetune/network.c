@@ -1,4 +1,4 @@
-/* cli/finetune/network.c: the weights that cresnet finetune starts from, and their network. See
+/* cli/finetune/network.c: chooses the pretrained weights that cresnet finetune starts from, and their network. See
  * cli/finetune/finetune.h. */
 #include "checkpoint/checkpoint.h"
 #include "cli/finetune/finetune.h"

@@ -1,4 +1,4 @@
-/* cli/finetune/speed.c: the measured speed of training, and how long a schedule takes. See cli/finetune/finetune.h. */
+/* cli/finetune/speed.c: measures the speed of training, and predicts how long a schedule takes. */
 #include "cli/finetune/finetune.h"
 #include "session/session.h"
 

@@ -1,4 +1,4 @@
-/* cli/report/labels.c: the evaluation of a network with several labels per image (data.multi_label). */
+/* cli/report/labels.c: section of the report: multi-label evaluation (data.multi_label), average precision. */
 #include "cli/common/label_table.h"
 #include "cli/report/report.h"
 

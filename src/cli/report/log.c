@@ -1,4 +1,4 @@
-/* cli/report/log.c: reads log.jsonl as series of numbers. */
+/* cli/report/log.c: reads log.jsonl as series of numbers (loss, accuracy, learning rate), for the report. */
 #include "cli/report/report.h"
 #include "formats/json.h"
 

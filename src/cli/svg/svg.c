@@ -1,4 +1,4 @@
-/* cli/svg/svg.c: what all drawings use. See cli/svg/svg.h. */
+/* cli/svg/svg.c: helpers of all SVG drawings: escaped text, steps of an axis. See cli/svg/svg.h. */
 #include "cli/svg/svg.h"
 
 #include "formats/json.h"

@@ -1,4 +1,4 @@
-/* cli/svg/svg.h: drawings as SVG. */
+/* cli/svg/svg.h: helpers of SVG drawings (charts), and the drawing of the memory pool. */
 #ifndef CR_CMD_SVG_H
 #define CR_CMD_SVG_H
 

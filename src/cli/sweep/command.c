@@ -1,4 +1,4 @@
-/* cli/sweep/command.c: cresnet sweep: checks all runs, executes them, prints the table and writes the page. */
+/* cli/sweep/command.c: cresnet sweep (grid search): checks all runs, executes them, prints the table, writes a page. */
 #include "checkpoint/checkpoint.h"
 #include "cli/report/report.h"
 #include "cli/sweep/sweep.h"

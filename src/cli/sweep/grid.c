@@ -1,4 +1,4 @@
-/* cli/sweep/grid.c: expands the lists and ranges of a sweep. See cli/sweep/sweep.h. */
+/* cli/sweep/grid.c: expands the lists and ranges of a sweep to a grid of runs. See cli/sweep/sweep.h. */
 #include "cli/sweep/sweep.h"
 
 #include <ctype.h>

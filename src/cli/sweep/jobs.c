@@ -1,4 +1,4 @@
-/* cli/sweep/jobs.c: the processes of a sweep. See cli/sweep/sweep.h. */
+/* cli/sweep/jobs.c: starts and watches the parallel processes of a sweep (jobs). See cli/sweep/sweep.h. */
 #include "cli/sweep/sweep.h"
 
 #include "core/process/process.h"

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/conv/tile.c: the inner loop (microkernel) of cpu.conv and cpu.conv_dgrad, for AVX2 and AVX-512.
+/* device/cpu/tuned/conv/tile.c: the inner loop (microkernel) of cpu.conv and cpu.conv_dgrad, for each vector level.
  *
  * The sums of a tile stay in registers: two vectors of outputs for 6 pixels (12 of AVX2's 16 registers) or for 14 (28
  * of AVX-512's 32). A step reads the two vectors of filters and multiplies them with one float of each pixel: 28

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/conv/bf16/layout.c: where images lie in copies, and how copies are divided into strips. */
+/* device/cpu/tuned/conv/bf16/layout.c: where images lie in copies that AMX reads, and the strips of these copies. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/conv/bf16/bf16.h"
 
