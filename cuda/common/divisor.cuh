@@ -1,4 +1,4 @@
-/* cuda/common/divisor.cuh: division by a number that a launch knows, as one multiplication. */
+/* cuda/common/divisor.cuh: fast integer division by a number that a launch knows, as one multiplication. */
 #ifndef CK_DIVISOR_CUH
 #define CK_DIVISOR_CUH
 

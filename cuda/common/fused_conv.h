@@ -1,6 +1,6 @@
-/* cuda/common/fused_conv.h: arguments of the convolution families (cuda/common/conv_family.h) in 16 bits: convolutions
- * fused with BN and the gradients of their inputs, the whole backward of a 1x1 convolution, and the space-to-depth
- * stem. Conventions: cuda/common/launchers.h. */
+/* cuda/common/fused_conv.h: arguments of the convolution families (cuda/common/conv_family.h) in fp16 and bf16:
+ * convolutions fused with BN and the gradients of their inputs, the whole backward of a 1x1 convolution, and the
+ * space-to-depth stem. Conventions: cuda/common/launchers.h. */
 #ifndef CK_FUSED_CONV_H
 #define CK_FUSED_CONV_H
 

@@ -1,4 +1,4 @@
-/* cuda/common/launch_types.h: types that the launchers of all families share. */
+/* cuda/common/launch_types.h: types (shapes, step, state, mixup) that the kernel launchers of all families share. */
 #ifndef CK_LAUNCH_TYPES_H
 #define CK_LAUNCH_TYPES_H
 

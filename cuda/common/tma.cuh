@@ -1,4 +1,4 @@
-/* cuda/common/tma.cuh: host side of cuda/common/hopper.cuh: tensor maps for the tensor memory accelerator (TMA).
+/* cuda/common/tma.cuh: host side of cuda/common/hopper.cuh: tensor maps of the tensor memory accelerator (TMA).
  *
  * All maps have these properties: shared memory in rows of 128 bytes with the 128-byte swizzle, L2 promotion to 256
  * bytes, zeros for elements outside the tensor. The contiguous dimension comes first; pitch[i] is the distance in bytes

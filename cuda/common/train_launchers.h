@@ -1,4 +1,4 @@
-/* cuda/common/train_launchers.h: launchers of cuda/train: initial values, loss, gradient norm, optimizers.
+/* cuda/common/train_launchers.h: launchers of cuda/train: weight initialisation, loss, gradient norm, optimizers.
  * Conventions: cuda/common/launchers.h. */
 #ifndef CK_TRAIN_LAUNCHERS_H
 #define CK_TRAIN_LAUNCHERS_H

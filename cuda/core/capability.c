@@ -1,5 +1,5 @@
-/* cuda/core/capability.c: which compute capability this project's kernels see: that of the GPU, a smaller one that
- * CRESNET_CAPABILITY names, or the one that the GPU code of this build is for. */
+/* cuda/core/capability.c: the compute capability (sm_90, ...) that this project's kernels see: that of the GPU, a
+ * smaller one that CRESNET_CAPABILITY names, or the one that the GPU code of this build is for. */
 #include "device/capability.h"
 #include "cuda/common/conv_family.h"
 #include "cuda/common/launchers.h"

@@ -1,5 +1,5 @@
-/* cuda/core/delay.cu: kernels without data: one that only takes time, by which tests delay streams relative to each
- * other, and one that separates launches. */
+/* cuda/core/delay.cu: kernels without data: one that only takes time (sleep), by which tests delay streams relative to
+ * each other, and one that separates launches. */
 #include "cuda/common/common.cuh"
 
 constexpr uint64_t DELAY_MOST_NS    = 1000 * 1000;

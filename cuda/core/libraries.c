@@ -1,6 +1,6 @@
-/* cuda/core/libraries.c: implements cuda/core/libraries.h.
- * Each function of cuDNN and cuBLAS that cresnet calls is defined here under its own name. It forwards the call to the
- * function that dlsym found. The list is complete: a call of any other function does not link. */
+/* cuda/core/libraries.c: opens cuDNN and cuBLAS with dlopen; implements cuda/core/libraries.h. Each function of cuDNN
+ * and cuBLAS that cresnet calls is defined here under its own name. It forwards the call to the function that dlsym
+ * found. The list is complete: a call of any other function does not link. */
 #include "cuda/core/libraries.h"
 
 #include "cuda/core/cuda_device.h"

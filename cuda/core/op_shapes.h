@@ -1,5 +1,5 @@
-/* cuda/core/op_shapes.h: tensors and shapes of an op, as the kernel tables (*_kernels.c) pass them to launchers. And
- * what one kernel table offers to others. */
+/* cuda/core/op_shapes.h: helpers of the kernel tables (*_kernels.c): tensors and shapes of an op, as they are passed to
+ * launchers. And what one kernel table offers to others. */
 #ifndef CR_CUDA_OP_SHAPES_H
 #define CR_CUDA_OP_SHAPES_H
 

@@ -1,5 +1,5 @@
-/* cuda/core/pinned_memory.c: page-locked host memory. Small blocks come from the CUDA runtime. A large block, for
- * offloaded tensors, is mapped with huge pages, touched by several threads and then registered. cudaHostAlloc takes
+/* cuda/core/pinned_memory.c: page-locked (pinned) host memory. Small blocks come from the CUDA runtime. A large block,
+ * for offloaded tensors, is mapped with huge pages, touched by several threads and then registered. cudaHostAlloc takes
  * half a second per GiB, 4 KiB page by 4 KiB page, and copies then translate as many addresses. When the registration
  * fails, the block comes from cudaHostAlloc. */
 #include "core/cpu.h"

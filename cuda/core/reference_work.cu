@@ -1,4 +1,4 @@
-/* cuda/core/reference_work.cu: a fixed amount of arithmetic, whose time shows whether other processes use the GPU. */
+/* cuda/core/reference_work.cu: a fixed amount of arithmetic, whose time shows whether other processes share the GPU. */
 #include "cuda/common/common.cuh"
 
 constexpr int REFERENCE_THREADS = 512, REFERENCE_PIECES = 11, REFERENCE_STEPS = 250;

@@ -1,4 +1,4 @@
-/* cuda/core/streams.c: asynchronous work of the GPU: copies on streams, events, captured graphs. */
+/* cuda/core/streams.c: asynchronous work of the GPU: copies on streams, events, CUDA graphs (capture, launch). */
 #include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"

@@ -1,5 +1,5 @@
-/* cuda/dense/dense_cublas.c: kernels for the classifier: three matrix products by cuBLAS, the bias kernels,
- * and a kernel for a few images.
+/* cuda/dense/dense_cublas.c: kernels for the classifier (dense layer): three matrix products by cuBLAS, the bias
+ * kernels, and a kernel for a few images.
  *
  * cuBLAS stores matrices by columns. Read that way, cresnet's x[N][C] is the C x N matrix X' (' means transposed) with
  * leading dimension C; w[K][C] is W', C x K; y[N][K] is Y', K x N. The products of graph/ops.def, both sides

@@ -1,5 +1,5 @@
-/* cuda/dense/dense_few.cu: the classifier for a few images. A warp computes one class of all images, so the weights are
- * read once. Limiter: the bytes of the weights, 4 MB for 1,000 classes of ResNet-50 in 16 bits. */
+/* cuda/dense/dense_few.cu: the classifier (dense layer) for a few images. A warp computes one class of all images, so
+ * the weights are read once. Limiter: the bytes of the weights, 4 MB for 1,000 classes of ResNet-50 in 16 bits. */
 #include "cuda/common/common.cuh"
 
 enum { WARPS = 4 };

@@ -1,5 +1,5 @@
-/* cuda/elementwise/fake_quant.cu: quantised values in floating point, for activations (one scale) and filters (one
- * scale for each output channel). Limiter: memory. */
+/* cuda/elementwise/fake_quant.cu: fake quantisation: quantised values in floating point, for activations (one scale)
+ * and filters (one scale for each output channel). Limiter: memory. */
 #include "cuda/common/common.cuh"
 
 namespace {

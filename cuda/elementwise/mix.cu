@@ -1,6 +1,6 @@
-/* cuda/elementwise/mix.cu: random crop, erasing and mixing of the images of a batch, in bytes or samples of 16 bits.
- * Results are bitwise identical to device/cpu/reference/ref_mix.c. Limiter: memory; 3 or 6 bytes read and 3 written a
- * pixel. Byte accesses reach only a part of the memory's rate. A batch of 256 at 224 px is 0.1 % of a step. */
+/* cuda/elementwise/mix.cu: random crop, flip, erasing, mixup, cutmix of the images of a batch, in bytes or samples of
+ * 16 bits. Results are bitwise identical to device/cpu/reference/ref_mix.c. Limiter: memory; 3 or 6 bytes read and 3
+ * written a pixel. Byte accesses reach only a part of the memory's rate. A batch of 256 at 224 px: 0.1 % of a step. */
 #include "cuda/common/common.cuh"
 
 namespace {

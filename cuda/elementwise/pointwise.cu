@@ -1,5 +1,5 @@
-/* cuda/elementwise/pointwise.cu: normalisation of the input, pointwise ops, and the shortcut without parameters.
- * Limiter of all: memory; no kernel has more than a few operations an element. */
+/* cuda/elementwise/pointwise.cu: normalisation of the input, elementwise ops (ReLU, add, cast), and the shortcut
+ * without parameters. Limiter of all: memory; no kernel has more than a few operations an element. */
 #include "cuda/common/common.cuh"
 
 namespace {

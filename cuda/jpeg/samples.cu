@@ -1,8 +1,8 @@
-/* cuda/jpeg/samples.cu: the inverse cosine transform of JPEG: coefficients times the quantiser's steps to samples.
- * Eight threads transform a block of 8 x 8, first its columns, then its rows, in the 13-bit fixed point of libjpeg's
- * slow integer transform (Loeffler, Ligtenberg and Moschytz 1989): the samples are bitwise those of libjpeg and of
- * data/image/jpeg_pixels_avx2.c. Values beyond the limits within which all of libjpeg's transforms agree set `failed`.
- * Limiter: memory. */
+/* cuda/jpeg/samples.cu: the inverse cosine transform (IDCT) of JPEG: coefficients times the quantiser's steps to
+ * samples. Eight threads transform a block of 8 x 8, first its columns, then its rows, in the 13-bit fixed point of
+ * libjpeg's slow integer transform (Loeffler, Ligtenberg and Moschytz 1989): the samples are bitwise those of libjpeg
+ * and of data/image/jpeg_pixels_avx2.c. Values beyond the limits within which all of libjpeg's transforms agree set
+ * `failed`. Limiter: memory. */
 #include "cuda/common/common.cuh"
 #include "cuda/jpeg/jpeg_launchers.h"
 

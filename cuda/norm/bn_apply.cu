@@ -1,5 +1,5 @@
-/* cuda/norm/bn_apply.cu: y = act(x*scale + bias + add), and the gradient through a BN with fixed statistics.
- * cuda/norm/bn_point.cuh describes how channels are assigned to threads, and the limiter.
+/* cuda/norm/bn_apply.cu: applies batch normalisation: y = act(x*scale + bias + add), and the gradient through a BN with
+ * fixed statistics. cuda/norm/bn_point.cuh describes how channels are assigned to threads, and the limiter.
  *
  * Bytes an element (times 2 in 16 bits, times 4 in f32): bn_apply 2, with add 3; channel_scale 2. A mask adds 1/8
  * byte. */

@@ -1,4 +1,4 @@
-/* cuda/sparse/sparse_kernels.c: functions that the kernels of all sparse weight formats share. */
+/* cuda/sparse/sparse_kernels.c: functions that the kernels of all sparse weight formats share: shapes, upload. */
 #include "cuda/sparse/sparse_kernels.h"
 #include "cuda/core/op_shapes.h"
 

@@ -1,4 +1,4 @@
-/* cuda/train/distill.cu: the losses of knowledge distillation and their gradients. Reference:
+/* cuda/train/distill.cu: the losses of knowledge distillation (KL divergence) and their gradients. Reference:
  * device/cpu/reference/ref_distill.c.
  *
  * A group of threads processes a sample: a warp for few classes, a block for many. Probabilities and sums are in FP64,

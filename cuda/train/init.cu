@@ -1,5 +1,5 @@
-/* cuda/train/init.cu: initialises all parameters in one launch. Reference: cr_param_store_init_host
- * (graph/param_store.c, core/rng.c).
+/* cuda/train/init.cu: weight initialisation: initialises all parameters in one launch. Reference:
+ * cr_param_store_init_host (graph/param_store.c, core/rng.c).
  *
  * A block generates a tile of CK_INIT_TILE elements that are consecutive in OIHW order, four for each Philox call. The
  * integers are those of cuRAND and core/rng.c; the float formulas are also the same. The layout in memory (K,R,S,C)

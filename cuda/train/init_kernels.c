@@ -1,6 +1,6 @@
-/* cuda/train/init_kernels.c: creates the initial values of a parameter store on the GPU. The host only makes the
- * table of parameters. No parameter, gradient or optimizer value is ever in host memory. The kernel is in
- * cuda/train/init.cu. */
+/* cuda/train/init_kernels.c: weight initialisation: creates the initial values of a parameter store on the GPU. The
+ * host only makes the table of parameters. No parameter, gradient or optimizer value is ever in host memory. The kernel
+ * is in cuda/train/init.cu. */
 #include "core/rng.h"
 #include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"

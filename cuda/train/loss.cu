@@ -1,5 +1,5 @@
-/* cuda/train/loss.cu: cross entropy of softmax, also with class weights or as focal loss, and binary cross-entropy; its
- * metrics and its gradient. Reference: device/cpu/reference/ref_loss.c.
+/* cuda/train/loss.cu: the loss: softmax cross-entropy (label smoothing, class weights, focal loss) and binary
+ * cross-entropy; its metrics and its gradient. Reference: device/cpu/reference/ref_loss.c.
  *
  * A group of threads processes a sample: a warp for few classes, a block for many. The group reads its row of logits
  * two or three times. A row is small (4 KB for 1000 classes), so it is read from memory once and then from cache.

@@ -1,4 +1,4 @@
-/* cuda/train/muon_plan.c: see cuda/train/muon_plan.h. */
+/* cuda/train/muon_plan.c: groups the filters that the optimizer Muon multiplies together. */
 #include "cuda/train/muon_plan.h"
 #include "cuda/train/update_tables.h"
 

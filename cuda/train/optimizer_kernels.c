@@ -1,5 +1,5 @@
-/* cuda/train/optimizer_kernels.c: kernel table for the optimizers, the norms that LARS and LAMB need, and moving
- * averages. All of them process whole parameter buffers in place. */
+/* cuda/train/optimizer_kernels.c: kernel table for the optimizers (SGD, AdamW, LARS, LAMB, Muon), the norms that LARS
+ * and LAMB need, and moving averages (EMA). All of them process whole parameter buffers in place. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"

@@ -1,5 +1,5 @@
-/* cuda/train/sgd.cu: the norm of all gradients and the SGD update of all parameters, each over whole buffers.
- * Reference: device/cpu/reference/ref_optim.c.
+/* cuda/train/sgd.cu: the norm of all gradients (clipping, loss scale) and the SGD update of all parameters, each over
+ * whole buffers. Reference: device/cpu/reference/ref_optim.c.
  *
  * Limiter of both: memory. The norm reads 4 bytes an element; the update reads 12 (with a mask 12 1/8) and writes 8. */
 #include "cuda/train/update.cuh"

@@ -1,5 +1,5 @@
-/* cuda/train/update_rules.cu: AdamW, LARS, LAMB, the norms of parameters for LARS and LAMB, and moving averages, each
- * over whole buffers. Reference: device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
+/* cuda/train/update_rules.cu: AdamW, LARS, LAMB, the norms of parameters for LARS and LAMB, and moving averages (EMA),
+ * each over whole buffers. Reference: device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
  *
  * Limiter of all: memory. Bytes an element (a mask adds 1/8): AdamW reads 16 and writes 12; LARS reads 12 and writes 8;
  * its norms read 8; LAMB

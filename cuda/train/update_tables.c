@@ -1,4 +1,4 @@
-/* cuda/train/update_tables.c: implements cuda/train/update_tables.h. */
+/* cuda/train/update_tables.c: tables about the parameters for optimizers; implements cuda/train/update_tables.h. */
 #include "cuda/train/update_tables.h"
 
 #include "graph/muon.h"

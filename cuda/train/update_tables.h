@@ -1,5 +1,5 @@
-/* cuda/train/update_tables.h: tables about the parameters that the update rules read, in device memory. Private to
- * cuda/train/. */
+/* cuda/train/update_tables.h: tables about the parameters that optimizers read (learning-rate factors, LARS, LAMB,
+ * Muon), in device memory. Private to cuda/train/. */
 #ifndef CR_CUDA_UPDATE_TABLES_H
 #define CR_CUDA_UPDATE_TABLES_H
 

@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/cifar_conv.cu: forward of the CIFAR convolutions: applies BN and ReLU to the input while it is read,
- * and sums the output while it is written.
+/* cuda/conv/cifar/cifar_conv.cu: forward of the CIFAR convolutions (ResNet-20 to 110): applies BN and ReLU to the input
+ * while it is read, and sums the output while it is written.
  *
  * A block holds the whole filter and a tile of the input in shared memory and multiplies with the tensor cores. With a
  * stride of 1 a tile is an image, and a row of it in registers is used for three rows of the filter. Blocks loop over

@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/cifar_grad_dw.cuh: the gradient of the filters from tiles of dy and x in shared memory, and the sum
- * over blocks. */
+/* cuda/conv/cifar/cifar_grad_dw.cuh: wgrad of the CIFAR convolutions: the gradient of the filters from tiles of dy and
+ * x in shared memory, and the sum over blocks. */
 #ifndef CK_CIFAR_GRAD_DW_CUH
 #define CK_CIFAR_GRAD_DW_CUH
 

@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/cifar_grad_dx.cuh: the gradient of the input from a tile of dy in shared memory, with addition, mask
- * and sums. */
+/* cuda/conv/cifar/cifar_grad_dx.cuh: dgrad of the CIFAR convolutions: the gradient of the input from a tile of dy in
+ * shared memory, with addition, mask and sums. */
 #ifndef CK_CIFAR_GRAD_DX_CUH
 #define CK_CIFAR_GRAD_DX_CUH
 

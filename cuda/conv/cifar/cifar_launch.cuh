@@ -1,4 +1,4 @@
-/* cuda/conv/cifar/cifar_launch.cuh: launches of the CIFAR kernels. */
+/* cuda/conv/cifar/cifar_launch.cuh: launches of the CIFAR kernels, which overlap (programmatic dependent launch). */
 #ifndef CK_CIFAR_LAUNCH_CUH
 #define CK_CIFAR_LAUNCH_CUH
 

@@ -1,5 +1,5 @@
-/* cuda/conv/conv3x3/conv3x3_sm90a.cu: the family conv3x3 on compute capability 9.0 (cuda/common/fused_conv.h): 64
- * channels to 64 channels; other numbers of channels are in cuda/conv/conv3x3/conv3x3_wide_sm90a.cu.
+/* cuda/conv/conv3x3/conv3x3_sm90a.cu: 3x3 convolutions (family conv3x3, cuda/common/fused_conv.h) on compute capability
+ * 9.0, 64 channels to 64; other numbers are in cuda/conv/conv3x3/conv3x3_wide_sm90a.cu.
  *
  * Bytes: 256 a pixel, with bn_x 384; 73,728 floating-point operations a pixel. The limiter is the tensor cores.
  *

@@ -1,5 +1,5 @@
-/* cuda/conv/conv3x3/eight_channels.cuh: what a thread does with eight neighbouring channels of a pixel before it stores
- * them: the ReLU mask of the BN in front, and sums. */
+/* cuda/conv/conv3x3/eight_channels.cuh: epilogue of the 3x3 convolutions: what a thread does with eight neighbouring
+ * channels of a pixel before it stores them: the ReLU mask of the BN in front, and sums. */
 #ifndef CK_EIGHT_CHANNELS_CUH
 #define CK_EIGHT_CHANNELS_CUH
 

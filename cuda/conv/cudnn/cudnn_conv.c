@@ -1,5 +1,5 @@
-/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's cache of plans; see
- * cuda/conv/cudnn/cudnn_conv.h. */
+/* cuda/conv/cudnn/cudnn_conv.c: cuDNN convolutions: keys of ops, slices of large batches, and the device's cache of
+ * plans; see cuda/conv/cudnn/cudnn_conv.h. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"

@@ -1,4 +1,4 @@
-/* cuda/conv/cudnn/cudnn_graph.c: devices and construction of graphs; see cuda/conv/cudnn/cudnn_graph.h. */
+/* cuda/conv/cudnn/cudnn_graph.c: opens cuDNN on a device and builds operation graphs. */
 #include "cuda/conv/cudnn/cudnn_descriptor.h"
 
 #include "cuda/core/cuda_device.h"

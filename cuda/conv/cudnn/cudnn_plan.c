@@ -1,4 +1,4 @@
-/* cuda/conv/cudnn/cudnn_plan.c: finds and runs the plans of a graph; see cuda/conv/cudnn/cudnn_graph.h. */
+/* cuda/conv/cudnn/cudnn_plan.c: finds (heuristics of cuDNN) and runs the plans of a graph. */
 #include "cuda/conv/cudnn/cudnn_descriptor.h"
 
 #include "cuda/core/cuda_device.h"

@@ -1,4 +1,4 @@
-/* cuda/conv/gram/gram_shift.cuh: the shift of the op gram (cr_gram_shift in graph/graph.h) on the device. */
+/* cuda/conv/gram/gram_shift.cuh: the shift that the op gram subtracts (cr_gram_shift in graph/graph.h), on a device. */
 #ifndef CK_GRAM_SHIFT_CUH
 #define CK_GRAM_SHIFT_CUH
 

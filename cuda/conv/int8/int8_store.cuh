@@ -1,4 +1,4 @@
-/* cuda/conv/int8/int8_store.cuh: how the 8-bit convolutions round their results and store them. */
+/* cuda/conv/int8/int8_store.cuh: epilogue of the 8-bit convolutions: rounds the results and stores them. */
 #ifndef CK_INT8_STORE_CUH
 #define CK_INT8_STORE_CUH
 

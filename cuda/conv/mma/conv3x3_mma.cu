@@ -1,5 +1,5 @@
-/* cuda/conv/mma/conv3x3_mma.cu: the family conv3x3 from compute capability 8.0 on (cuda/common/fused_conv.h): 64
- * channels to 64 channels.
+/* cuda/conv/mma/conv3x3_mma.cu: 3x3 convolutions (the family conv3x3) from compute capability 8.0 on
+ * (cuda/common/fused_conv.h): 64 channels to 64 channels.
  *
  * Bytes a pixel: 256, with bn_x 384; 73,728 operations a pixel. The limiter is the tensor cores.
  *

@@ -1,4 +1,4 @@
-/* cuda/conv/mma/panel.cuh: results of products on their way from fragments to memory.
+/* cuda/conv/mma/panel.cuh: epilogue: stores results of matrix products from fragments to memory through shared memory.
  *
  * A warp moves 8 rows of 64 columns at a time, in f32, through a panel of shared memory of its own. It then reads them
  * by rows: lane l has 8 neighbouring columns, vector l % 8, of rows l / 8 and l / 8 + 4. So the lanes access whole

@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_conv_sm90a.cu: the family point_conv on compute capability 9.0; the code of a thread block
- * is in cuda/conv/pointwise/point_conv_block.cuh. */
+/* cuda/conv/pointwise/point_conv_sm90a.cu: 1x1 convolutions (the family point_conv) on compute capability 9.0; the code
+ * of a thread block is in cuda/conv/pointwise/point_conv_block.cuh. */
 #include "cuda/conv/pointwise/point_conv_block.cuh"
 
 namespace {

@@ -1,4 +1,4 @@
-/* cuda/conv/pointwise/point_grad_load.cuh: the thread that issues the TMA loads. */
+/* cuda/conv/pointwise/point_grad_load.cuh: backward of 1x1 convolutions: the thread that issues the TMA loads. */
 #ifndef CK_POINT_GRAD_LOAD_CUH
 #define CK_POINT_GRAD_LOAD_CUH
 

@@ -1,4 +1,4 @@
-/* cuda/conv/pointwise/point_grad_make.cuh: computes dy in place of g, and xa, in shared memory. */
+/* cuda/conv/pointwise/point_grad_make.cuh: backward of 1x1 convolutions: computes dy in place of g, and xa. */
 #ifndef CK_POINT_GRAD_MAKE_CUH
 #define CK_POINT_GRAD_MAKE_CUH
 

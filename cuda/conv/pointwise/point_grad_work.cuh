@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_grad_work.cuh: a warpgroup that owns a part of dw: products, units, final stores of the
- * block. */
+/* cuda/conv/pointwise/point_grad_work.cuh: backward of 1x1 convolutions: a warpgroup that owns a part of dw: products,
+ * units, final stores of the block. */
 #ifndef CK_POINT_GRAD_WORK_CUH
 #define CK_POINT_GRAD_WORK_CUH
 

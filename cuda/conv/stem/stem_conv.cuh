@@ -1,4 +1,4 @@
-/* cuda/conv/stem/stem_conv.cuh: the forward kernel of cuda/conv/stem/stem_sm90a.cu. */
+/* cuda/conv/stem/stem_conv.cuh: forward of the stem's 7x7 convolution: the kernel of cuda/conv/stem/stem_sm90a.cu. */
 #ifndef CK_STEM_CONV_CUH
 #define CK_STEM_CONV_CUH
 

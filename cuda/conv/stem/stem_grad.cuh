@@ -1,4 +1,4 @@
-/* cuda/conv/stem/stem_grad.cuh: the gradient kernel of cuda/conv/stem/stem_sm90a.cu. */
+/* cuda/conv/stem/stem_grad.cuh: filter gradient of the stem: the kernel of cuda/conv/stem/stem_sm90a.cu. */
 #ifndef CK_STEM_GRAD_CUH
 #define CK_STEM_GRAD_CUH
 

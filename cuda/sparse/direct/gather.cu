@@ -1,4 +1,4 @@
-/* cuda/sparse/direct/gather.cu: gathers the nonzero weights of a filter in the order of a plan. */
+/* cuda/sparse/direct/gather.cu: gathers the nonzero weights of a sparse filter in the order of a plan. */
 #include "cuda/common/common.cuh"
 #include "cuda/sparse/sparse_launchers.h"
 

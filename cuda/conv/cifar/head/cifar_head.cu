@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/head/cifar_head.cu: twelve small ops between the last convolution's forward and backward in two
- * launches. Reference: device/cpu/reference/ref_head.c.
+/* cuda/conv/cifar/head/cifar_head.cu: the fused op head of CIFAR ResNets (pooling, classifier, loss, gradients): twelve
+ * small ops in two launches. Reference: device/cpu/reference/ref_head.c.
  *
  * In the first launch a block has one image, which stays in registers. The second launch computes the sums over the
  * images: BN sums, gradients of the classifier, the loss. A thread has the same 8 channels (a chunk) of two pixels, of
