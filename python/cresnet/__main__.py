@@ -1,4 +1,4 @@
-"""cresnet.__main__: the console script `cresnet`, and python -m cresnet: becomes the program."""
+"""cresnet.__main__: the console script `cresnet` (entry point), and python -m cresnet: becomes the program."""
 import os
 import sys
 

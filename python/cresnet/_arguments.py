@@ -1,4 +1,4 @@
-"""cresnet._arguments: keyword arguments as the command line of the program."""
+"""cresnet._arguments: converts keyword arguments (epochs=5, optim_lr=0.1) to the command line of the program."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""cresnet._child: finds the program, and runs it as a child process that does not outlive Python."""
+"""cresnet._child: finds the program, and runs it as a child process (subprocess) that does not outlive Python."""
 from __future__ import annotations
 
 import os

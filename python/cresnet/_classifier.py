@@ -1,4 +1,4 @@
-"""cresnet._classifier: an estimator as of scikit-learn, without scikit-learn."""
+"""cresnet._classifier: cresnet.Classifier, an estimator of scikit-learn's kind (fit, predict, score), which does not need scikit-learn."""
 from __future__ import annotations
 
 import csv

@@ -1,4 +1,4 @@
-"""cresnet._distributions: the wheels cresnet and cresnet-cpu have the same files. Who installs both has a mixture, and is told so."""
+"""cresnet._distributions: warns when the wheels cresnet and cresnet-cpu are both installed: they have the same files, so the result is a mixture."""
 import glob
 import os
 import warnings

@@ -1,4 +1,4 @@
-"""cresnet._errors: what the package raises."""
+"""cresnet._errors: the exceptions that the package raises: CresnetError, ArgumentError."""
 from __future__ import annotations
 
 import os

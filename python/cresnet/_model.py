@@ -1,4 +1,4 @@
-"""cresnet._model: opens and asks networks through the shared library. See the package's help."""
+"""cresnet._model: cresnet.Model: inference with trained networks (classifies images) through the shared library. See the package's help."""
 from __future__ import annotations
 
 import contextlib

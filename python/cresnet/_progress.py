@@ -1,4 +1,4 @@
-"""cresnet._progress: shows how a training goes: a bar of tqdm where it is installed, else the lines of the program."""
+"""cresnet._progress: the progress bar of a training: tqdm where it is installed, else the lines of the program."""
 from __future__ import annotations
 
 import importlib

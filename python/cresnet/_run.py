@@ -1,4 +1,4 @@
-"""cresnet._run: trains in a child process and follows the events of its run folder."""
+"""cresnet._run: cresnet.train and Run: trains in a child process and follows the events (loss, history) of its run folder."""
 from __future__ import annotations
 
 import glob

@@ -1,2 +1,2 @@
-"""cresnet._version: the number that scripts/check-version.py compares."""
+"""cresnet._version: the version number of the package, which scripts/check-version.py compares."""
 __version__ = "0.4.0"

@@ -1,4 +1,4 @@
-/* cuda/conv/pair/conv_chain_sm90a.cu: the family conv_chain: a 3x3 and two 1x1 convolutions in one kernel.
+/* cuda/conv/pair/conv_chain_sm90a.cu: the family conv_chain (conv_pair.h): a 3x3 and two 1x1 convolutions at once.
  *
  * Bytes: 64 + 2*K + L elements a pixel; the 3x3 convolution by itself moves 128 more (t is written and read).
  * 73,728 + 2*K*(64 + L) operations a pixel. The limiter is memory.

@@ -1,4 +1,4 @@
-/* cuda/conv/pair/conv_pair_sm90a.cu: the family conv_pair: two 1x1 convolutions in one kernel.
+/* cuda/conv/pair/conv_pair_sm90a.cu: the family conv_pair (conv_pair.h): two 1x1 convolutions, back-to-back.
  *
  * Bytes: C + 2*K + L elements a pixel; the two convolutions one by one move K more (y is read again). 2*K*(C + L)
  * operations a pixel. The limiter is memory as long as the filters stay in shared memory.

@@ -1,4 +1,4 @@
-"""cresnet._inspect.extra: the packages of cresnet[audit], which are imported when they are used."""
+"""cresnet._inspect.extra: imports the optional packages of cresnet[audit] (Pillow, ...) when they are used."""
 from __future__ import annotations
 
 import importlib

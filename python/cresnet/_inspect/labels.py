@@ -1,4 +1,4 @@
-"""cresnet._inspect.labels: labels that are probably wrong, by probabilities of networks that have not seen them (confident learning, Northcutt et al.
+"""cresnet._inspect.labels: finds wrong labels (label errors) by probabilities of networks that have not seen them (confident learning, Northcutt et al.
 2021)."""
 from __future__ import annotations
 

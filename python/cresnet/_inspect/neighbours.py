@@ -1,4 +1,4 @@
-"""cresnet._inspect.neighbours: nearest neighbours of many vectors without a quadratic pass."""
+"""cresnet._inspect.neighbours: nearest neighbours of many vectors without a quadratic pass, and outliers by their distance."""
 from __future__ import annotations
 
 import numpy as np

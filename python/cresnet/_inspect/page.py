@@ -1,4 +1,4 @@
-"""cresnet._inspect.page: a folder with a page of thumbnails, which works from a file: URL. Its scripts draw only the tiles that are seen."""
+"""cresnet._inspect.page: writes an HTML gallery of thumbnails, a folder which works from a file: URL. Its scripts draw only the tiles that are seen."""
 from __future__ import annotations
 
 import html

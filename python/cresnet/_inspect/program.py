@@ -1,4 +1,4 @@
-"""cresnet._inspect.program: features and probabilities that the program computes."""
+"""cresnet._inspect.program: runs the program to compute features (embeddings) and probabilities of images."""
 from __future__ import annotations
 
 import configparser

@@ -1,4 +1,4 @@
-"""cresnet._inspect.reading: opens images by the names that the program gives them."""
+"""cresnet._inspect.reading: opens images with Pillow by the names that the program gives them: files, members of archives."""
 from __future__ import annotations
 
 import glob

@@ -1,4 +1,4 @@
-"""cresnet._inspect.register: compares the details of thumbnails after one is moved and scaled to fit the other."""
+"""cresnet._inspect.register: image registration: compares the details of thumbnails after one is moved and scaled to fit the other."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""cresnet._inspect.scores: calibration, and precision over recall."""
+"""cresnet._inspect.scores: calibration (reliability diagram, expected calibration error), precision-recall curves and average precision."""
 from __future__ import annotations
 
 from typing import Any

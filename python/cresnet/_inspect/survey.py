@@ -1,4 +1,4 @@
-"""cresnet._inspect.survey: all measurements of an audit, in order."""
+"""cresnet._inspect.survey: runs all measurements of an audit, in order: duplicates, wrong labels, outliers."""
 from __future__ import annotations
 
 import os
