@@ -1,4 +1,4 @@
-/* cuda/conv/cudnn/refused_engines.c: cuDNN engines that are refused because their results are wrong, found by checkops.
+/* cuda/conv/cudnn/refused_engines.c: cuDNN engines that are refused (wrong results); checkops found them on an H200.
  *
  * Plain convolutions and convolutions with a bias number their engines separately. The numbers belong to version 9 of
  * cuDNN. With a new one, run checkops and add a table for what it finds. */
