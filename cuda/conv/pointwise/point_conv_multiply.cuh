@@ -21,6 +21,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         MODE == TRANSPOSED ? 2048 / 16 : 32 / 16; /* 16 channels further in w, in units of a descriptor */
     static constexpr bool LATE       = MODE != ACT || !RESIDENT; /* a stage is read until its products are complete */
     static constexpr int  BN_VECTORS = 4;                        /* see set_columns */
+    static constexpr int  SHARERS    = RESIDENT ? WORKERS * GROUP : GROUP; /* threads that share columns_at */
     using tiles                      = scheduler<COLUMNS, WORKERS, RESIDENT>;
 
     const params &p;
@@ -29,7 +30,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     const int me, warp, lane, thread;
     uint32_t  full, filters_at, stages_at, scale_bias_base; /* of the ring */
     uint32_t  panels_at, others_at, panel_full;             /* of the warp */
-    uint32_t  columns_at, scratch_at, worker_at;            /* of the worker; worker_at: panels of its first warp */
+    uint32_t  columns_at;                                   /* of the worker, or of all workers of a resident block */
+    uint32_t  scratch_at, worker_at;                        /* of the worker; worker_at: panels of its first warp */
     /* for ldmatrix and stmatrix: byte offset of the lane's row and 16-byte chunk, for each 16 columns */
     uint32_t      chunk[4];
     ck_ring_place stage, panel;
@@ -63,6 +65,10 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     }
     __device__ __forceinline__ void group_barrier() const {
         ck_barrier(1 + me, GROUP);
+    }
+    /* Waits for the threads that share columns_at. */
+    __device__ __forceinline__ void columns_barrier() const {
+        ck_barrier(RESIDENT ? 1 + WORKERS : 1 + me, SHARERS);
     }
 
     /* ---- product ---- */

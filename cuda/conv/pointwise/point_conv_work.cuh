@@ -21,6 +21,7 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
     using base::ahead_panel;
     using base::chunk;
     using base::columns_at;
+    using base::columns_barrier;
     using base::full;
     using base::group_barrier;
     using base::lane;
@@ -46,12 +47,11 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
     __device__ worker(const params &params_, uint32_t shared, int me_) : base(params_, shared, me_) {}
 
     /* Vectors over the tile's columns, f32 [vectors][COLUMNS]: bias; or scale and bias of the BN behind; or scale and
-     * bias of the BN in front, rstd, -mean*rstd; then factor and bias of the products with second_x. All workers of
-     * a resident block write the same values to the same addresses, so a worker needs to wait only for its own writes.
-     * racecheck reports the writes of the other workers. */
+     * bias of the BN in front, rstd, -mean*rstd; then factor and bias of the products with second_x. The workers of a
+     * resident block share the vectors and write them together. */
     __device__ __forceinline__ void set_columns(int column) const {
-        group_barrier();
-        for (int i = thread; i < COLUMNS; i += GROUP) {
+        columns_barrier();
+        for (int i = RESIDENT ? me * GROUP + thread : thread; i < COLUMNS; i += base::SHARERS) {
             const uint32_t to = columns_at + (uint32_t)i * 4;
             const int      k  = column + i;
             if (MODE == JOINED) {
@@ -79,7 +79,7 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
                 ck_put4(to, p.bias && k < p.K ? p.bias[k] : 0.0f);
             }
         }
-        group_barrier();
+        columns_barrier();
     }
 
     /* First row of this warp in the tile at `row`. */
@@ -307,16 +307,18 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
 
     template <int INFER, bool ADD, bool BN> __device__ __forceinline__ void run_as() {
         tiles      at(plan, me / TEAM, TAKERS);
-        int        column = -1;                                   /* the column of the last call of set_columns */
-        const bool once   = MODE == JOINED && plan.blocks_k == 1; /* all tiles have the same columns */
+        const bool vectors = INFER || BN || MODE == JOINED;
+        int        column  = -1;                                   /* the column of the last call of set_columns */
+        const bool once    = MODE == JOINED && plan.blocks_k == 1; /* all tiles have the same columns */
         /* all panels but one: the buffer of the last is loaded when the first panel has been stored */
         if ((ADD || BN) && lane == 0)
             for (int i = 0; i < plan.panels - 1; i++) load_ahead();
         if (TURNS && me >= TEAM) stage.skip(plan.steps, plan.stages);
-        turn = me < TEAM ? 1 : 0; /* the first team starts at once */
+        turn = me < TEAM ? 1 : 0;                        /* the first team starts at once */
+        if (RESIDENT && vectors) set_columns(at.column); /* workers without a tile too */
         if (RESIDENT) ck_mbar_wait(full + 8 * (uint32_t)(BAR_FILTERS - BAR_FULL) - 8 * (uint32_t)(me * STAGES_MAX), 0);
         for (; at.more(); at.next(plan)) {
-            if ((INFER || BN || MODE == JOINED) && at.column != column) set_columns(column = at.column);
+            if (!RESIDENT && vectors && at.column != column) set_columns(column = at.column);
             multiply();
             finish<INFER, ADD, BN>(strip_row(at.row), at.column);
             if (p.partial && !RESIDENT && !once) flush<!ADD>(at.row / ROWS + me % TEAM, at.column);
