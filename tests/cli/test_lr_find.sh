@@ -81,7 +81,7 @@ PY
 # ---- configs/demo.ini trains with 0.02 to 0.5 ----
 if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "demo.ini: a sanitizer is too slow"
 else
-    run lr-find "$source_dir/configs/demo.ini" data.root=demo --json -q --min-lr 0.001 --steps 40; cp stdout demo.json
+    run lr-find "$source_dir/configs/demo.ini" data.root=demo --json -q --min-lr 0.01 --max-lr 1 --steps 40; cp stdout demo.json
     holds "demo.ini: 0.02 to 0.5, or no descent" python3 - <<'PY'
 from check import *
 found = read("demo.json")

@@ -79,7 +79,7 @@ class Planner:
 
     def run(self, config, which, limit, form):
         options = [f"memory.limit={limit}"] if limit else ["memory.limit=none"]
-        run = subprocess.run([*self.command, f"configs/{config}.ini", "--which", which, form, *self.options, *options], cwd=SOURCE,
+        run = subprocess.run([*self.command, f"configs/{config}.ini", "--which", which, *form, *self.options, *options], cwd=SOURCE,
                              env=self.environment, capture_output=True, text=True)
         # A limit that the plan exceeds is an error after the plan was printed.
         if run.returncode not in (0, 2) or not run.stdout:
@@ -87,14 +87,14 @@ class Planner:
         return run.stdout
 
     def limit_for(self, config, which):
-        need = json.loads(self.run(config, which, None, "--json"))
+        need = json.loads(self.run(config, which, None, ["--json"]))
         fixed = need["store_bytes"] + need["input_bytes"]
         return f"{int((fixed + LIMIT_FRACTION[which] * need['peak_bytes']) / 2**20) + 1}MiB"
 
     def case(self, config, which, limit):
         """The printed program, and one line about the memory plan."""
-        program = self.run(config, which, limit, "--program")
-        csv = self.run(config, which, limit, "--csv")
+        program, heading, csv = self.run(config, which, limit, ["--program", "--csv"]).partition("id,lower,upper,size,offset\n")
+        csv = heading + csv
         rows = [line.split(",") for line in csv.splitlines()[1:]]
         pool = max(int(row[3]) + int(row[4]) for row in rows)
         digest = hashlib.sha256(csv.encode()).hexdigest()[:16]

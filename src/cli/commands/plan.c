@@ -214,20 +214,20 @@ static cr_status print_sizes(struct plan *p, const char *until, struct cr_text *
 }
 
 static cr_status print_plan(struct plan *p, const struct cr_args *args, struct cr_text *out) {
-    const char *after = args->value[CR_OPT_AFTER];
+    const char *after   = args->value[CR_OPT_AFTER];
+    const bool  program = after || cr_args_has(args, CR_OPT_PROGRAM), csv = cr_args_has(args, CR_OPT_CSV);
     CR_TRY(open_model(p, args));
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, out);
     CR_TRY(compile(p, after));
     if (cr_args_has(args, CR_OPT_SVG)) CR_TRY(write_svg(args, &p->program));
     if (cr_args_has(args, CR_OPT_JSON))
         CR_TRY(print_json(p, out));
-    else if (cr_args_has(args, CR_OPT_CSV))
-        cr_plan_print_csv(&p->program, out);
     else if (cr_args_has(args, CR_OPT_LIFETIMES))
         CR_TRY(print_lifetimes(p, out));
-    else if (after || cr_args_has(args, CR_OPT_PROGRAM))
-        cr_program_print(&p->program, out);
-    else {
+    else if (program || csv) {
+        if (program) cr_program_print(&p->program, out);
+        if (csv) cr_plan_print_csv(&p->program, out);
+    } else {
         CR_TRY(print_table(p, out));
         cr_text_add(out, "\n");
         CR_TRY(print_sizes(p, after, out));
@@ -245,7 +245,8 @@ static void plan_close(struct plan *p) {
     cr_config_close(p->config);
 }
 
-/* Each form of output excludes the others. `early`: the program is printed after a pass that is not the last one. */
+/* The program and the memory pool may be printed one after the other; the other forms of output exclude all others.
+ * `early`: the program is printed after a pass that is not the last one. */
 static cr_status check_options(const struct cr_args *args, bool early) {
     const bool json = cr_args_has(args, CR_OPT_JSON), csv = cr_args_has(args, CR_OPT_CSV),
                svg     = cr_args_has(args, CR_OPT_SVG);
@@ -267,8 +268,8 @@ static cr_status check_options(const struct cr_args *args, bool early) {
     if (cr_args_has(args, CR_OPT_KERNEL_TIMES) && !cr_args_has(args, CR_OPT_TARGET))
         return cr_args_fail(args,
                             "--kernel-times needs --target: without it the kernel times of this machine are used");
-    if (json + csv + (program || cr_args_has(args, CR_OPT_AFTER)) > 1)
-        return cr_args_fail(args, "--json, --csv and --program or --after exclude each other: give one of them");
+    if (json && (csv || program || cr_args_has(args, CR_OPT_AFTER)))
+        return cr_args_fail(args, "--json prints one line: leave --csv, --program and --after out");
     return CR_OK;
 }
 
