@@ -50,7 +50,9 @@ one() { # TOOL NET PRECISION
     export CRESNET_CACHE=$out.cache
     [ "$tool" != memcheck ] || options="--leak-check full"
     # shellcheck disable=SC2086
-    [ "$tool" != racecheck ] || "$bin" train "$work/$name.ini" "train.precision=$precision" ${MORE:-} -o "$out.times" >"$out.txt" 2>&1
+    [ "$tool" != racecheck ] || timeout "${RUN_LIMIT_S:-150}" "$bin" train "$work/$name.ini" "train.precision=$precision" ${MORE:-} \
+        -o "$out.times" >"$out.txt" 2>&1 </dev/null ||
+        { echo "FAIL $tool $name-$precision: the run fails without a sanitizer: $(tail -n 1 "$out.txt")" | tee "$out.result"; return; }
     # shellcheck disable=SC2086
     timeout -k 5 "${RUN_LIMIT_S:-150}" "$sanitizer" --tool "$tool" $options --error-exitcode 9 --print-limit 40 "$bin" train "$work/$name.ini" \
         "train.precision=$precision" ${MORE:-} -o "$out.run" >"$out.txt" 2>&1 </dev/null
@@ -65,7 +67,7 @@ one() { # TOOL NET PRECISION
                 sort | uniq -c | sort -rn | head -25
             grep -vE '^=+' "$out.txt" | tail -n 3
         fi
-    } >"$out.result"
+    } | tee "$out.result"
 }
 
 if ! "$bin" train "$work/basic.ini" ${MORE:-} -o "$work/probe" >/dev/null 2>"$work/probe.txt"; then
@@ -77,5 +79,4 @@ for tool in ${TOOLS:-memcheck racecheck initcheck}; do
         for name in basic bottleneck; do one "$tool" "$name" "$precision"; done
     done
 done
-cat "$work"/*.result
 ! grep -q '^FAIL' "$work"/*.result

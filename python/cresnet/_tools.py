@@ -1,4 +1,4 @@
-"""cresnet._tools: sweep, prune, quantize and export: the commands that make networks from networks."""
+"""cresnet._tools: sweep, prune, quantize and export: functions that run these commands of the program."""
 from __future__ import annotations
 
 import glob

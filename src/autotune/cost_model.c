@@ -94,9 +94,11 @@ cr_status cr_cost_table_best(struct cr_cost_table *c, const struct cr_program *p
 
 /* ---- callbacks of the cost model ---- */
 
-/* A library takes long to reject a convolution, so the table stores rejections too. */
+/* A library takes long to reject a convolution, so the table stores rejections too. A sparse kernel copies its pattern
+ * to the GPU when it is prepared, so plans of an offline device have dense kernels only. */
 static bool model_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
     struct cr_cost_table *c = self;
+    if (c->offline && cr_op_has_sparsity_pattern(op)) return false;
     if (!cr_cost_stores_rejections(op->kind)) return cr_device_accepts(c->device, p, op);
     struct cr_text text = {0};
     struct cr_cost best;

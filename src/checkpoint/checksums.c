@@ -1,4 +1,4 @@
-/* checkpoint/checksums.c: checksums.txt: detects damaged files of a checkpoint (corruption). */
+/* checkpoint/checksums.c: writes checksums.txt of a checkpoint, and detects damaged files by it (corruption). */
 #include "checkpoint/internal.h"
 #include "core/checksum/crc32c.h"
 

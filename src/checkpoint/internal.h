@@ -1,4 +1,4 @@
-/* checkpoint/internal.h: declarations that the files of checkpoint/ share: read, write, stream. */
+/* checkpoint/internal.h: declarations that only the files of checkpoint/ share (stream, read, checksums). */
 #ifndef CR_CHECKPOINT_INTERNAL_H
 #define CR_CHECKPOINT_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* config/derived.c: values that follow from several keys: mean and std of a channel, unfreezing, data.image_sizes. */
+/* config/derived.c: values that follow from several keys, such as mean and std of a channel, or unfreezing. */
 #include "config/config.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* data/scratch.h: scratch memory of a loader thread. Private to data/, and to code that decodes images on its own.
+/* data/scratch.h: scratch memory of a thread that decodes images. Private to data/ and to code that decodes on its own.
  *
  * Invariant: the memory that a sample needs is part of the scratch of the thread that works on it. A loader therefore
  * stops allocating once its largest image has been read. */

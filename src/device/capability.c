@@ -1,4 +1,4 @@
-/* device/capability.c: limits by compute capability (shared memory, threads), from NVIDIA's CUDA programming guide. */
+/* device/capability.c: limits by compute capability (shared memory, threads), from NVIDIA's guide and white papers. */
 #include "device/capability.h"
 
 #include <string.h>

@@ -41,7 +41,7 @@ void cr_gpu_names(const char *separator, struct cr_text *out);
 /* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch. The
  * answers come from the kernels that would run on the GPU: CR_ERR_DEVICE when this build has no CUDA, or this machine
  * lacks a library that they need. No GPU is needed. The process must not open a GPU, before or later: the GPUs of this
- * machine are hidden, because cuDNN's answers depend on them. */
+ * machine are hidden, because cuDNN's answers depend on them. The device keeps the pointer `gpu`. */
 CR_MUST cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                       struct cr_device **out);
 

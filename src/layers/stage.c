@@ -1,4 +1,4 @@
-/* layers/stage.c: residual blocks, basic and bottleneck, whose 3x3 convolution has the stride (torchvision's v1.5). */
+/* layers/stage.c: residual blocks: basic, and bottleneck with the stride in its 3x3 (torchvision's v1.5). */
 #include "layers/layer.h"
 
 #include <stdio.h>

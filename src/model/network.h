@@ -1,4 +1,4 @@
-/* model/network.h: functions of model/ that append a network's, or a teacher's, forward ops to a program. */
+/* model/network.h: appends a network's, or a teacher's, forward ops to a program. Private to model/. */
 #ifndef CR_NETWORK_H
 #define CR_NETWORK_H
 

@@ -1,4 +1,4 @@
-/* pruning/phases.c: the steps at which AC/DC and RigL change masks, and their first masks. See pruning/pruning.h. */
+/* pruning/phases.c: what pruning does at a step (gradual, AC/DC, RigL); RigL's first masks. See pruning/pruning.h. */
 #include "config/config.h"
 #include "core/rng.h"
 #include "pruning/pruning.h"

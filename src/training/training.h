@@ -1,4 +1,4 @@
-/* training/training.h: starts a training run (cresnet train), and compares it with the run folder that it resumes. */
+/* training/training.h: runs a training (cresnet train), and compares it with the run folder that it resumes. */
 #ifndef CR_TRAINING_H
 #define CR_TRAINING_H
 

@@ -31,6 +31,7 @@ static const struct cr_kernel *find_kernel(const struct cr_device *device, const
 enum { WAYS = 3, DEVICES = (CR_COUNT(capabilities) + 1) * WAYS };
 /* An offline device, opened in one of the ways of test_checkops, and what it knows of the kernels. */
 struct asked {
+    struct cr_gpu           gpu; /* of the device, which keeps its address */
     struct cr_device       *device;
     const struct cr_kernel *kernel[CHECKOPS_KERNELS_MAX]; /* NULL: the device has none of this name */
     bool                    accepts[CHECKOPS_KERNELS_MAX];
@@ -38,9 +39,9 @@ struct asked {
 
 static cr_status open_offline(int cc, int way, int count, const char *const name[], struct asked *at) {
     const struct cr_device_options options = {.deterministic = way<2, .tf32 = way> 0};
-    struct cr_gpu                  gpu     = *cr_gpu_find("h200");
-    gpu.cc                                 = cc;
-    CR_TRY(cr_gpu_open_offline(&gpu, &options, &at->device));
+    at->gpu                                = *cr_gpu_find("h200");
+    at->gpu.cc                             = cc;
+    CR_TRY(cr_gpu_open_offline(&at->gpu, &options, &at->device));
     for (int k = 0; k < count; k++) at->kernel[k] = find_kernel(at->device, name[k]);
     return CR_OK;
 }
@@ -59,7 +60,7 @@ static cr_status ask_case(const struct checkops_case *c, int count, struct asked
 }
 
 cr_status checkops_reach(int cc, int count, const char *const name[], struct checkops_reach reach[]) {
-    static struct asked  asked[DEVICES]; /* the last of capability cc */
+    static struct asked  asked[DEVICES]; /* the last WAYS are of capability cc */
     struct checkops_list list = {0};
     cr_status            status;
     CR_ASSERT(count <= CHECKOPS_KERNELS_MAX);

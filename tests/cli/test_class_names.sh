@@ -78,8 +78,7 @@ right "eval, another order"
 is "the table has the network's order" "$(awk '$1 ~ /^[0-9]$/ { printf "%s%s ", $1, $2 }' stdout)" "0z 1b 2c "
 is "the lines have the right names" "$(grep -c '/z/.*,z,' rows.csv)" 4
 run eval net data.root=Abc; expect "eval, a capital" 0 "class A of the dataset is taken as a of the weights"; right "eval, a capital"
-run eval net data.root=xyz
-expect "eval, other names" 0 "label 0 is x in the dataset and a in the network; the scores compare labels by number"
+run eval net data.root=xyz; expect "eval, other names" 0 "label 0 is x in the dataset and a in the network; the scores compare labels by number"
 run eval net data.root=abcd; expect "eval, one class more" 1 "its classifier has 3 classes, the dataset has 4"
 cp -r net unnamed && rm -f unnamed/*/{classes,checksums}.txt
 run eval unnamed data.root=zbc

@@ -101,9 +101,11 @@ if plans_for_gpus; then
     run plan tiny.ini --target a100 --json -q; expect "plan --target --json" 0 '"device": "NVIDIA A100' '"plan_ms"'
     holds "plan --target --json" json_lines
     run plan tiny.ini --target h200 --kernel-times tiny.ini; expect "plan --kernel-times of another file" 1 "tiny.ini: its first line is not"
+    wide="model.depths=1 model.widths=512 train.precision=fp32"; xz -dc "$source_dir/tests/guard/kernel-times-9.0.txt.xz" >times.txt
+    run train tiny.ini $wide prune.sparsity=0.95 prune.end=0.5 prune.frequency=1 train.device=cpu -o wide; expect "a pruned network" 0 "saved"
+    run plan tiny.ini $wide --weights wide/last --target h200 --kernel-times times.txt; expect "plan --kernel-times of a pruned network" 0 "cudnn.conv"
     run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices; expect "plan --target --choices" 0 "plain us" "PWD"
-    run plan tiny.ini --target h100 memory.limit=1MiB
-    expect "a limit below what libraries need" 2 "MiB (112 of them for libraries), "
+    run plan tiny.ini --target h100 memory.limit=1MiB; expect "a limit below what libraries need" 2 "MiB (112 of them for libraries), "
     is "what is missing is the need less the limit" "$(sed -n 's/.*needs \([0-9.]*\) MiB.*, \([0-9.]*\) more.*/\1 \2/p' stderr | awk '{printf "%.1f", $1 - $2}')" 1.0
 else
     skip "plan --target: no CUDA in this build, or one of its libraries is missing"

@@ -62,8 +62,7 @@ train data.root=oriented -o old --resume auto --steps 4; expect "resume an older
 same "the resumed run stays off" old off
 holds "and records it" grep -qx "exif = no" old/last/config.ini
 forget_key
-run train files.ini $options data.root=oriented -o old --resume auto --steps 5 data.exif=yes
-expect "changing it is refused" 2 "data.exif" "--force"
+run train files.ini $options data.root=oriented -o old --resume auto --steps 5 data.exif=yes; expect "changing it is refused" 2 "data.exif" "--force"
 
 # ---- packed ----
 packed="data.kind=packed data.root=packed"

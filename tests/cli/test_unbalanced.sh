@@ -10,8 +10,7 @@ find "images/train/$second" -name '*.png' | sort | tail -n +2 | xargs rm
 same() { cmp -s "$1/last/model.safetensors" "$2/last/model.safetensors"; } # same RUN RUN: the weights are bitwise identical
 
 # ---- the warning ----
-run train net.ini -o plain
-expect "plain" 0 "has 12 training images and $second has 1:" "loss.class_weights=balanced"
+run train net.ini -o plain; expect "plain" 0 "has 12 training images and $second has 1:" "loss.class_weights=balanced"
 is "one warning" "$(grep -c 'training images and' stderr)" 1
 run train net.ini -o weighted loss.class_weights=balanced
 # images / (classes * images of the class): 109 / (10 * 12) and 109 / (10 * 1)

@@ -1,4 +1,4 @@
-/* cuda/conv/cudnn/cudnn_graph.c: opens cuDNN on a device and builds operation graphs. */
+/* cuda/conv/cudnn/cudnn_graph.c: builds operation graphs of cuDNN, and describes offline GPUs to it. */
 #include "cuda/conv/cudnn/cudnn_descriptor.h"
 
 #include "cuda/core/cuda_device.h"

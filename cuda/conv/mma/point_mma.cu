@@ -1,4 +1,4 @@
-/* cuda/conv/mma/point_mma.cu: 1x1 convolutions: the family point_conv (cuda/common/fused_conv.h) from sm_80 on.
+/* cuda/conv/mma/point_mma.cu: 1x1 convolutions: the family point_conv (cuda/common/fused_conv.h) from 8.0 on.
  *
  * Bytes and operations: see cuda/conv/pointwise/point_conv_block.cuh. The limiter is memory where C*K/(C + K) is below
  * about 100, else the tensor cores or shared memory: mma.sync reads 24 KiB of fragments for 128 x 128 x 16 products.

@@ -1,4 +1,4 @@
-/* cli/budget/runs.c: measures the time (latency) of a pruned network by running it. See cli/budget/budget.h.
+/* cli/budget/runs.c: measures the time (latency) of a network by running it. See cli/budget/budget.h.
  *
  * The program is timed alone, as kernel times are: images are copied once, before the first run. In evaluation and
  * inference the copy of the next batch overlaps with the program. */

@@ -1,4 +1,4 @@
-/* cli/common/csv_fields.c: writes fields of CSV files: quotes, formulas of spreadsheets. See cli/common/command.h. */
+/* cli/common/csv_fields.c: fields of CSV files (quotes, formulas); the confusion matrix. See cli/common/command.h. */
 #include "cli/common/command.h"
 #include "core/output_file.h"
 #include "core/utf8.h"

@@ -1,4 +1,4 @@
-/* cli/compress/steps.c: the steps of one try: prune, fine-tune, quantise, evaluate, time. */
+/* cli/compress/steps.c: one try: prune, recalibrate BN, fine-tune, quantise; each result is evaluated and timed. */
 #include "cli/compress/compress.h"
 
 #include <math.h>

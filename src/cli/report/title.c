@@ -1,4 +1,4 @@
-/* cli/report/title.c: title of the report: what a run is: its network, data, date and duration, its best evaluation. */
+/* cli/report/title.c: title of the report: network, data, date, duration and best evaluation of a run. */
 #include "cli/report/report.h"
 #include "core/files.h"
 

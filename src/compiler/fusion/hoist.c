@@ -1,4 +1,4 @@
-/* compiler/fusion/hoist.c: constants: moves ops that depend on parameters only to the front of an inference program. */
+/* compiler/fusion/hoist.c: moves ops that depend on parameters only (constants) to the front of a program. */
 #include "compiler/passes.h"
 
 /* Kinds that may run once for many batches, when their inputs are parameters or results of such ops. */

@@ -1,5 +1,5 @@
 /* data/augment/mix.c: random numbers of mixup, cutmix and random erasing, for images that the device erases in part or
- * mixes.
+ * mixes with other images of the batch.
  *   - erasing: torchvision's RandomErasing (Zhong et al. 2017), filled with the mean
  *   - mixup: Zhang et al. 2018
  *   - cutmix: Yun et al. 2019

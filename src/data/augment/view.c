@@ -1,5 +1,5 @@
-/* data/augment/view.c: the views (centre crop, letterbox, squash, ten crop) of an image in evaluation, as [data] fit
- * says. Geometry and rounding are torchvision's (Resize, CenterCrop, FiveCrop, TenCrop). */
+/* data/augment/view.c: the views of an image in evaluation: centre crop, letterbox or squash ([data] fit), ten crops
+ * (data.tta); and the letterbox in training. Rounding is torchvision's (Resize, CenterCrop, FiveCrop, TenCrop). */
 #include "data/augment.h"
 #include "data/decode.h"
 #include "data/resize.h"

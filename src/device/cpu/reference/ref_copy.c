@@ -1,5 +1,5 @@
-/* device/cpu/reference/ref_copy.c: copies to and from host memory (offload, prefetch, barrier), and all_reduce. On the
- * CPU both sides of a copy are host memory, and an op is complete when it returns. */
+/* device/cpu/reference/ref_copy.c: copies to and from host memory (offload, prefetch, barrier), cast, zero,
+ * all_reduce. On the CPU both sides of a copy are host memory, and an op is complete when it returns. */
 #include "comm/comm.h"
 #include "device/cpu/reference/ref.h"
 

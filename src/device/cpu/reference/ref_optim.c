@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_optim.c: gradient norm, loss scale and optimizers (SGD, AdamW, LARS, LAMB, Muon). */
+/* device/cpu/reference/ref_optim.c: norms, loss scale and optimizers (SGD, AdamW, LARS, LAMB, Muon). */
 #include "device/cpu/reference/ref.h"
 #include "graph/muon.h"
 

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/conv/wgrad_tile.c: the inner loop (microkernel) of filter gradients, for each level (AVX2, AVX-512).
+/* device/cpu/tuned/conv/wgrad_tile.c: the inner loop (microkernel) of filter gradients, for each level of vectors.
  *
  * The sums of a tile stay in registers: one to three vectors of x, a line, for a group of channels of dy: 12 sums of
  * AVX2's 16 registers, 24 of AVX-512's 32. A tile runs over all pixels. */
